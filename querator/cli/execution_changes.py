@@ -172,8 +172,9 @@ def retry(
 ) -> None:
     """Let stuck executions of QUEUE run again, after their code or their values were repaired.
 
-    Prints the ids of those that were stuck. The exit code is 1 when an ID was not stuck. With
-    --output json each execution is a line.
+    A pinned execution that is named is tried again by any worker. Prints the ids of those that were
+    stuck or pinned. The exit code is 1 when an ID was neither. With --output json each execution is
+    a line.
 
     \b
     Examples:
@@ -200,7 +201,7 @@ def retry(
             elif was:
                 click.echo(name)
             else:
-                note(f"{name} is not stuck.")
+                note(f"{name} is neither stuck nor pinned.")
         if not named:
             note("No execution is stuck.")
         return all_were or stuck

@@ -35,6 +35,7 @@ class ListedExecutionView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     parent: str
     children: int
+    refused_versions: tuple[str, ...]
 
 
 class EndedView(ListedExecutionView, frozen=True, kw_only=True):

@@ -172,12 +172,14 @@ def list_executions(
 ) -> None:
     """Show the executions of QUEUE, in the order of their starts within each partition.
 
-    A stuck execution is shown with the reason. With --output json each execution is a line.
+    A stuck or pinned execution is shown with the reason. With --output json each execution is a
+    line.
 
     \b
     Examples:
       querator execution list shop
       querator execution list shop --state stuck --limit 1000
+      querator execution list shop --state pinned
     """
     columns = (
         "id", "function", "state", Column("records", keep=True), "age", Column("reason", cut=True),
@@ -223,6 +225,7 @@ def show(queue: str, execution_id: str, target: CommandTarget, as_json: bool) ->
             ("version", info.version),
             ("state", f"{info.state}, to be cancelled" if _is_leaving(info) else info.state),
             ("reason", info.reason),
+            ("refused versions", ", ".join(info.refused_versions)),
             ("run", info.run),
             ("partition", info.partition),
             ("started at", instant_text(info.created_at)),

@@ -9,7 +9,7 @@ Longer than 500 lines: one class has a method for each call, and the values that
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, get_args
@@ -39,7 +39,7 @@ from querator.v1 import execution_service_pb2 as v1
 from querator.v1 import queue_service_pb2
 
 ExecutionStateName = Literal[
-    "runnable", "parked", "stuck", "completed", "failed", "cancelled", "terminated"
+    "runnable", "parked", "stuck", "completed", "failed", "cancelled", "terminated", "pinned"
 ]
 EXECUTION_STATES: Final[tuple[ExecutionStateName, ...]] = get_args(ExecutionStateName)
 """In the order of their numbers, from 1."""
@@ -50,9 +50,10 @@ KEY_POLICIES: Final[tuple[KeyPolicyName, ...]] = get_args(KeyPolicyName)
 
 
 class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An execution as others see it. `reason`: why it is stuck. `timers`: those that have not
-    fired. `unread_signals`: those that its code has not been given. `parent`: the id of the one
-    that has started it; empty: none has. `children`: those that it waits for.
+    """An execution as others see it. `reason`: why it is stuck or pinned. `timers`: those that have
+    not fired. `unread_signals`: those that its code has not been given. `parent`: the id of the one
+    that has started it; empty: none has. `children`: those that it waits for. `refused_versions`:
+    those of its function that do not fit its journal.
     """
 
     id: str
@@ -72,6 +73,7 @@ class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     parent: str = ""
     children: int = 0
+    refused_versions: tuple[str, ...] = ()
 
     @property
     def closed(self) -> bool:
@@ -184,15 +186,21 @@ class ExecutionCalls:
         wait: timedelta,
         lease_timeout: timedelta | None,
         request_id: str,
+        versions: Mapping[str, str],
     ) -> list[ActivationGrant]:
-        """Waits for the first activation. Raises `LeaseEnded` when the lease of an earlier request
-        with this id has ended.
+        """Waits for the first activation. `versions` are those of the functions of the worker: it
+        gets pinned executions that may fit. Raises `LeaseEnded` when the lease of an earlier
+        request with this id has ended.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait.total_seconds()
         request = v1.LeaseActivationsRequest(
             namespace=self.namespace, queue=queue, client_id=client_id, request_id=request_id,
             max_activations=most,
+            functions=[
+                v1.FunctionVersion(function=function, version=version)
+                for function, version in versions.items()
+            ],
             lease_timeout=(
                 None if lease_timeout is None else duration(lease_timeout, "lease_timeout")
             ),
@@ -311,7 +319,7 @@ class ExecutionCalls:
         return not response.repeated_answer
 
     async def retry(self, queue: str, execution_id: str) -> bool:
-        """Returns whether it was stuck."""
+        """Returns whether it was stuck or pinned."""
         request = v1.RetryExecutionRequest(namespace=self.namespace, queue=queue, id=execution_id)
         response = await self._nodes.call(
             lambda node, left: node.executions.RetryExecution(request, timeout=left),
@@ -495,7 +503,14 @@ def progress_request(
                 v1.Close(outcome=outcome, payload=close.payload, drain=close.drain)
             )
         case GiveBack() as back:
-            request.give_back.CopyFrom(v1.GiveBack(stuck=back.stuck, reason=back.reason))
+            request.give_back.CopyFrom(
+                v1.GiveBack(
+                    stuck=back.stuck,
+                    reason=back.reason,
+                    pinned=back.pinned,
+                    refused_version=back.refused,
+                )
+            )
         case NewRun() as run:
             unread = [v1.NewRun.Run(first=first, count=count) for first, count in run.unread]
             request.new_run.CopyFrom(v1.NewRun(arguments=run.payload, unread=unread))
@@ -538,5 +553,5 @@ def _info(message: v1.Execution) -> ExecutionInfo:
         deadline=at("deadline"), records=message.records, journal_bytes=message.journal_bytes,
         unread_signals=message.unread_signals, timers=message.timers,
         cancelled=message.cancelled, reason=message.reason, parent=message.parent_id,
-        children=message.children,
+        children=message.children, refused_versions=tuple(message.refused_versions),
     )  # fmt: skip

@@ -12,6 +12,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     effects         runs steps, for drivers of a machine
     endings         waits for the ends of executions, by shared calls
     errors          the exceptions
+    fitting         whether a worker can run an execution
     folds           what a called durable function has seen, and what replaces it
     functions       the decorators `step` and `durable`, and `call`
     handles         executions for programs: start, wait, signal

@@ -31,6 +31,7 @@ from querator.client.transport.backoff import Backoff
 from querator.durable.codec import Codec
 from querator.durable.effects import NOT_BEGUN, StepOutcome, carry_out
 from querator.durable.errors import NonDeterminism, TurnTooLong, Undecodable
+from querator.durable.fitting import after_trial, without_trial
 from querator.durable.functions import Durable
 from querator.durable.kept_leases import LeaseKeeper
 from querator.durable.logs import WORKER as LOG
@@ -135,13 +136,13 @@ class ActivationRun:
         self._seen = max(
             record.index if record.is_arrival else record.note.after for record in journal
         )
-        function = parts.functions.get(grant.function)
-        if function is None:
-            names = ", ".join(sorted(parts.functions))
-            await self._leave(f"the worker has no function {grant.function}; it has {names}")
+        unfit = without_trial(parts.functions, grant.function, grant.version)
+        if unfit is not None:
+            await self._leave(unfit)
             return
+        function = parts.functions[grant.function]
         if self._grace_ends is not None:
-            await self._leave("")
+            await self._leave(GiveBack())
             return
         identity = ExecutionIdentity(
             namespace=parts.calls.namespace, queue=parts.queue, partition=grant.partition,
@@ -152,7 +153,7 @@ class ActivationRun:
         try:
             machine.load(journal, version=grant.version, timers=grant.timers)
         except (NonDeterminism, TurnTooLong, Undecodable) as error:
-            await self._leave(str(error))
+            await self._leave(after_trial(function, grant.version, error))
             return
         if function.version != grant.version:
             self._new_version = function.version
@@ -362,21 +363,25 @@ class ActivationRun:
                 machine.refused_published(sending.number, f"a Record was refused: {error}")
                 return
             self._is_lost = True
-            await self._leave(f"a Record was refused: {error}", sending.number, sending.seen)
+            reason = f"a Record was refused: {error}"[:ERROR_CHARS_MAX]
+            stuck = GiveBack(stuck=True, reason=reason)
+            await self._leave(stuck, sending.number, sending.seen)
         else:
             self._unseen.reset()
             # The partition has said in the journal whether they were started.
             self._hears = self._hears or bool(sending.children)
 
-    async def _leave(self, reason: str, number: int = 1, seen: int | None = None) -> None:
-        """Gives the activation back: as stuck if there is a reason, else to other workers."""
-        if reason:
-            # The reasons that come from the code begin with the title, too.
-            LOG.error("%s is stuck: %s", self._title, reason.removeprefix(f"{self._title}: "))
+    async def _leave(self, then: GiveBack, number: int = 1, seen: int | None = None) -> None:
+        # The reasons that come from the code begin with the title, too.
+        reason = then.reason.removeprefix(f"{self._title}: ")
+        if then.stuck:
+            LOG.error("%s is stuck: %s", self._title, reason)
+        elif then.pinned:
+            LOG.warning("%s is pinned: %s", self._title, reason)
         report = ProgressReport(
             lease_id=self._grant.lease_id, item=self._grant.item, execution=self._grant.execution,
             number=number, seen=self._seen if seen is None else seen,
-            then=GiveBack(stuck=bool(reason), reason=reason[:ERROR_CHARS_MAX]),
+            then=then,
         )  # fmt: skip
         await self._record(report)
 

@@ -101,6 +101,8 @@ def _check_unless(unless: object) -> None:
             raise TypeError(f"unless has {one!r}, which is no type of exceptions")
 
 
+Upgrade = Literal["try", "never"]
+
 ONCE: Final = Retry(attempts=1)
 WITHOUT_END: Final = Retry(attempts=None)
 
@@ -212,9 +214,17 @@ class Durable(_Marked[P, R]):
     kind = "durable function"
 
     def __init__(
-        self, function: Callable[P, R], *, name: str | None = None, version: str | None = None
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        upgrade: Upgrade = "try",
     ) -> None:
         super().__init__(function, name, "durable")
+        if upgrade not in typing.get_args(Upgrade):
+            raise ValueError(f"upgrade is {upgrade!r}; it must be 'try' or 'never'")
+        self.upgrade = upgrade
         if version is not None:
             self._check_text(version, f"the version of {self.name}", EXECUTION_VERSION_BYTES_MAX)
         self._given_version = version
@@ -301,7 +311,7 @@ def durable(function: Callable[P, R], /) -> Durable[P, R]: ...
 
 @overload
 def durable(
-    *, name: str | None = None, version: str | None = None
+    *, name: str | None = None, version: str | None = None, upgrade: Upgrade = "try"
 ) -> Callable[[Callable[P, R]], Durable[P, R]]: ...
 
 
@@ -313,7 +323,8 @@ def durable(function: Any = None, /, **options: Any) -> Any:
     a replay. Tasks that it leaves behind keep its records from being replaced.
 
     `version` names the version of its code; without it, that is a hash of the byte code. A worker
-    tries another version on the journal before anything runs.
+    tries another version on the journal before anything runs. With `upgrade="never"` it does not:
+    an execution waits for a worker with the version that it has.
     """
     if function is None:
         return functools.partial(Durable, **options)

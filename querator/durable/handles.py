@@ -107,7 +107,7 @@ class ExecutionHandle(Generic[T]):
         return await self._executions.terminate(self.id, reason)
 
     async def retry(self) -> bool:
-        """Lets a stuck execution run again. Returns whether it was stuck."""
+        """Lets a stuck or pinned execution run again, with any worker. Returns whether it was."""
         return await self._executions.retry(self.id)
 
     async def get(self) -> ExecutionInfo:

@@ -17,6 +17,7 @@ from querator.client.transport.backoff import Backoff
 from querator.client.typed import typed
 from querator.durable.activation_run import ActivationRun, RunParts
 from querator.durable.codec import Codec
+from querator.durable.fitting import versions_of
 from querator.durable.functions import Durable, Step
 from querator.durable.kept_leases import LeaseKeeper
 from querator.durable.logs import WORKER as LOG
@@ -71,6 +72,7 @@ class Worker:
         self._client = client
         self._queue = queue
         self._functions = functions_by_name(functions)
+        self._versions = versions_of(self._functions.values())
         self._concurrency = concurrency
         self._codec = make_codec(codec, errors)
         self._lease_timeout = lease_timeout
@@ -194,6 +196,7 @@ class Worker:
             wait=wait,
             lease_timeout=self._lease_timeout,
             request_id=request_id,
+            versions=self._versions,
         )
 
     async def _leased_meanwhile(
@@ -259,4 +262,6 @@ def functions_by_name(functions: Iterable[Durable[..., Any]]) -> dict[str, Durab
             raise ValueError(f"functions has two with the name {function.name}")
     if not named:
         raise ValueError("functions is empty; a worker needs at least one")
+    if len(named) > limits.WORKER_FUNCTIONS_MAX:
+        raise ValueError(f"functions has {len(named)}; the limit is {limits.WORKER_FUNCTIONS_MAX}")
     return named

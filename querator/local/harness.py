@@ -34,8 +34,8 @@ WRITES_MAX: Final = 1_000
 
 
 class Stalled(AssertionError):
-    """An execution has not ended, and nothing will happen any more: it is stuck, or waits for a
-    signal or a promise.
+    """An execution has not ended, and nothing will happen any more: it is stuck or pinned, or waits
+    for a signal or a promise.
     """
 
 
@@ -256,7 +256,9 @@ class Harness:
 
     def _is_stuck(self, ids: Sequence[str]) -> bool:
         views = [self._queue.view(one) for one in ids]
-        return all(view is not None and view.state == ExecutionState.STUCK for view in views)
+        # The worker has one version of each function: what is pinned is pinned for ever.
+        ends = (ExecutionState.STUCK, ExecutionState.PINNED)
+        return all(view is not None and view.state in ends for view in views)
 
     def _words(self, execution_id: str) -> str:
         view = self._queue.view(execution_id)

@@ -5,7 +5,7 @@ of a client, so that `querator.durable.Executions` works on such a queue.
 """
 
 import builtins
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from struct import pack
@@ -41,6 +41,8 @@ from querator.model.execution_calls import ExecutionView, PublishedPage
 from querator.model.execution_commands import (
     Arrive,
     Arrived,
+    LeasePinned,
+    PinnedLease,
     Recorded,
     RecordProgress,
     Started,
@@ -75,6 +77,7 @@ from querator.partition.execution_queries import (
 )
 from querator.partition.machine import PartitionMachine
 from querator.partition.masks import ordinals
+from querator.partition.pins import fitting_pins
 from querator.storage import attachments
 from querator.storage.memory_environment import MemoryEnvironment
 
@@ -176,20 +179,31 @@ class MemoryQueue:
 
     # --- workers -------------------------------------------------------------------------------
 
-    def lease(self) -> Activation | None:
-        """The next activation that can be leased."""
+    def lease(self, versions: Mapping[str, str]) -> Activation | None:
+        """The next activation that can be leased by a worker with these versions, by function."""
         result: LeaseResult = self._apply(Lease((LeaseCaller("harness", "", 1, 0),)))
         [grant] = result.grants
         assert isinstance(grant, LeaseGrant)
         if not grant.segments:
-            return None
+            return self._lease_pinned(versions)
         [segment] = grant.segments
         [ordinal] = ordinals(segment.mask)
-        item = segment.first_seq + ordinal
+        return self._activation(grant.lease, segment.first_seq + ordinal)
+
+    def _lease_pinned(self, versions: Mapping[str, str]) -> Activation | None:
+        with self._environment.snapshot() as txn:
+            pins = fitting_pins(txn, _GROUP, versions, 1)
+        if not pins:
+            return None
+        leased: PinnedLease = self._apply(LeasePinned("harness", "", 1, pins))
+        [(item, _)] = leased.activations
+        return self._activation(leased.lease, item)
+
+    def _activation(self, lease: int, item: int) -> Activation:
         with self._environment.snapshot() as txn:
             view = execution_at(txn, _GROUP, item)
         assert view is not None
-        return Activation(grant.lease, item, view)
+        return Activation(lease, item, view)
 
     def extend(self, leases: tuple[int, ...]) -> None:
         self._apply(Extend(leases))
@@ -461,7 +475,7 @@ def _info(view: ExecutionView) -> ExecutionInfo:
         deadline=instant(view.deadline_ms) if view.deadline_ms else None, records=view.records,
         journal_bytes=view.size, unread_signals=view.unread, timers=view.timers,
         cancelled=view.cancelled, reason=view.reason, parent=view.parent_id,
-        children=view.children,
+        children=view.children, refused_versions=view.refused,
     )  # fmt: skip
 
 

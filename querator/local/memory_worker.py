@@ -15,6 +15,7 @@ from querator.client.errors import ExecutionClosed, LeaseLost, LimitExceeded, Un
 from querator.durable import Codec, Durable
 from querator.durable.effects import StepOutcome, carry_out
 from querator.durable.errors import NonDeterminism, TurnTooLong, Undecodable
+from querator.durable.fitting import after_trial, versions_of, without_trial
 from querator.durable.machine import ExecutionMachine
 from querator.durable.operations import Effect
 from querator.durable.outbox import Sending
@@ -22,7 +23,6 @@ from querator.durable.paths import Path
 from querator.durable.promises import ExecutionIdentity
 from querator.local.memory_queue import LEASE_MS, NAMESPACE, QUEUE, Activation, MemoryQueue
 from querator.model.executions import GiveBack, JournalRecord, RecordKind
-from querator.model.limits import ERROR_CHARS_MAX
 
 STEP_SECONDS_MAX: Final = 60.0
 """How long steps may take, in real time, without one of them ending."""
@@ -74,6 +74,7 @@ class MemoryWorker:
         """The writes at which it dies: behind them, or before."""
         self._queue = queue
         self._functions = functions
+        self._versions = versions_of(functions.values())
         self._codec = codec
         self._live: list[_AtWork] = []
         self._parked: dict[int, _AtWork] = {}
@@ -126,7 +127,7 @@ class MemoryWorker:
         is_moving = True
         while is_moving:
             is_moving = False
-            while (activation := self._queue.lease()) is not None:
+            while (activation := self._queue.lease(self._versions)) is not None:
                 self._begin(activation)
                 is_moving = True
             for one in tuple(self._live):
@@ -144,10 +145,11 @@ class MemoryWorker:
             self._live.append(warm)
             return
         journal = self._queue.journal(view.number)
-        function = self._functions.get(view.function)
-        if function is None:
-            self._leave(activation, journal, f"the harness has no function {view.function}")
+        unfit = without_trial(self._functions, view.function, view.version)
+        if unfit is not None:
+            self._leave(activation, journal, unfit)
             return
+        function = self._functions[view.function]
         identity = ExecutionIdentity(
             namespace=NAMESPACE, queue=QUEUE, partition=0, number=view.number, id=view.id,
             run=view.run, secret=view.secret,
@@ -157,15 +159,15 @@ class MemoryWorker:
         try:
             machine.load(journal, version=view.version, timers=view.timer_paths)
         except (NonDeterminism, TurnTooLong, Undecodable) as error:
-            self._leave(activation, journal, str(error))
+            self._leave(activation, journal, after_trial(function, view.version, error))
             return
         self._live.append(_AtWork(activation, machine, journal[-1].index))
 
-    def _leave(self, activation: Activation, journal: Sequence[JournalRecord], reason: str) -> None:
+    def _leave(
+        self, activation: Activation, journal: Sequence[JournalRecord], then: GiveBack
+    ) -> None:
         seen = max(each.index if each.is_arrival else each.note.after for each in journal)
-        self._queue.record(
-            activation, Sending(1, seen, then=GiveBack(stuck=True, reason=reason[:ERROR_CHARS_MAX]))
-        )
+        self._queue.record(activation, Sending(1, seen, then=then))
 
     def _advance(self, one: _AtWork) -> bool:
         """Returns whether something has happened."""

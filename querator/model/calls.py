@@ -101,7 +101,8 @@ class ChosenItems(msgspec.Struct, frozen=True):
 class LeaseCall(msgspec.Struct, frozen=True):
     """A lease request. `wait_ms` 0: do not wait. `lease_timeout_ms` 0: the item's or the queue's.
     `partition` None: any. `chosen` None: the first ready items. `completes`: the items are
-    completed before they are sent. `activations`: the items are those of executions.
+    completed before they are sent. `activations`: the items are those of executions; `versions` are
+    those of the caller, each a function with its version.
     """
 
     namespace: str
@@ -116,6 +117,7 @@ class LeaseCall(msgspec.Struct, frozen=True):
     chosen: ChosenItems | None = None
     completes: bool = False
     activations: bool = False
+    versions: tuple[tuple[str, str], ...] = ()
 
 
 class DeadOrigin(msgspec.Struct, frozen=True):

@@ -115,6 +115,7 @@ class ExecutionView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     parent_id: str = ""
     children: int = 0
     timer_paths: tuple[bytes, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 class ExecutionPage(msgspec.Struct, frozen=True, array_like=True):
@@ -169,6 +170,12 @@ class JournalPage(msgspec.Struct, frozen=True, array_like=True):
 
     records: tuple[JournalRecord, ...]
     next_index: int = 0
+
+
+class PinsPage(msgspec.Struct, frozen=True, array_like=True):
+    """Pins that a worker may run. Empty: there are none."""
+
+    pins: tuple[bytes, ...] = ()
 
 
 class ReadActivation(msgspec.Struct, frozen=True, array_like=True):

@@ -142,7 +142,20 @@ class FireTimers(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=63)
     """
 
 
-ExecutionCommand = StartExecution | RecordProgress | Arrive | FireTimers
+class LeasePinned(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=46):
+    """Leases up to `most` pinned executions to a client whose versions of their functions fit:
+    those that wait under these pins (`partition.pins`), one pin after the other. The other fields
+    are as in LeaseCaller.
+    """
+
+    client_id: str
+    request_id: str
+    most: int
+    pins: tuple[bytes, ...]
+    lease_timeout_ms: int = 0
+
+
+ExecutionCommand = StartExecution | RecordProgress | Arrive | FireTimers | LeasePinned
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):
@@ -181,7 +194,19 @@ class Arrived(msgspec.Struct, frozen=True, gc=False):
     repeated: bool = False
 
 
-ExecutionResult = Started | Recorded | Arrived
+class PinnedLease(msgspec.Struct, frozen=True, gc=False):
+    """The result of LeasePinned: activations with the numbers of their attempts, under one lease,
+    which ends at `deadline_ms`. `lease` 0: nothing was leased. `now_ms` is the state time of the
+    apply.
+    """
+
+    lease: int
+    deadline_ms: int
+    now_ms: int
+    activations: tuple[tuple[int, int], ...] = ()
+
+
+ExecutionResult = Started | Recorded | Arrived | PinnedLease
 
 
 class _Placed(Protocol):

@@ -160,7 +160,7 @@ class ArriveKind(IntEnum):
     CANCEL = 4
     TERMINATE = 5
     RETRY = 6
-    """A stuck execution is tried again. It leaves no record."""
+    """A stuck or pinned execution is tried again, by any worker. It leaves no record."""
 
 
 class KeyPolicy(IntEnum):
@@ -184,15 +184,17 @@ class ExecutionState(IntEnum):
     PARKED = 2
     """It waits for an arrival."""
     STUCK = 3
-    """It waits for a person, or for changed code."""
+    """It waits for a person."""
     COMPLETED = 4
     FAILED = 5
     CANCELLED = 6
     TERMINATED = 7
+    PINNED = 8
+    """It can continue, with a worker whose version of its function fits."""
 
     @property
     def closed(self) -> bool:
-        return self >= ExecutionState.COMPLETED
+        return ExecutionState.COMPLETED <= self <= ExecutionState.TERMINATED
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -312,10 +314,16 @@ class Close(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
 class GiveBack(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
     """The worker gives the activation back: to others at once, or with `stuck` to a person, to whom
     the `reason` is shown.
+
+    `pinned`: from now on only workers get it that have a version of its function which is not known
+    not to fit. `refused` is the version of this worker, which does not; empty: the worker does not
+    have the function.
     """
 
     stuck: bool = False
     reason: str = ""
+    pinned: bool = False
+    refused: str = ""
 
 
 class NewRun(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
@@ -491,8 +499,16 @@ def check_then(then: Then) -> None:
         if len(then.reason) > ERROR_CHARS_MAX:
             raise over_limit("give_back.reason", value=len(then.reason), limit=ERROR_CHARS_MAX,
                              unit="characters")  # fmt: skip
-        if then.stuck and not then.reason:
-            raise invalid("give_back.reason", "must say why the execution is stuck")
+        if (then.stuck or then.pinned) and not then.reason:
+            raise invalid("give_back.reason", "must say why the execution is stuck or pinned")
+        if then.stuck and then.pinned:
+            raise invalid("give_back.pinned", "must not be set together with stuck")
+        if then.refused and not then.pinned:
+            raise invalid("give_back.refused_version", "is for what is pinned",
+                          value=then.refused)  # fmt: skip
+        if then.refused:
+            check_text(then.refused, field="give_back.refused_version",
+                       bytes_max=EXECUTION_VERSION_BYTES_MAX)  # fmt: skip
 
 
 def _check_park(then: Park) -> None:

@@ -64,6 +64,8 @@ elsewhere.
     outbox                batches of moves for the component that sends them
     overlays              what single items got later: loaded, removed
     payloads              payloads of blocks: read and checked
+    pinned_leases         LeasePinned: what is pinned, for workers that fit
+    pins                  executions that wait for a version that fits
     prioritize            Prioritize: waiting items get another priority
     produce               Produce: stores items as blocks
     producers             producers: sequences and remembered outcomes

@@ -17,7 +17,7 @@ class ApplyContext:
 
     __slots__ = (
         "activations", "answered", "blocks", "ended_ids", "feed", "flows", "group", "index",
-        "log_first", "now_ms", "published_ids", "row", "state", "txn",
+        "log_first", "now_ms", "pinned_functions", "published_ids", "row", "state", "txn",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,8 @@ class ApplyContext:
         """Executions that have ended in this entry."""
         self.published_ids: list[str] = []
         """Executions whose published values have changed in this entry, once for each Record."""
+        self.pinned_functions: list[str] = []
+        """The functions of executions that were pinned in this entry, once for each of them."""
         self.activations: list[tuple[int, int, int]] | None = None
         """Activations that are not placed yet: sequence, priority, when they begin. None: the queue
         has items of producers.

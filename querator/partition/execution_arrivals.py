@@ -7,7 +7,8 @@
                       get its answer                                  EXECUTION_CLOSED
     CANCEL            appended, once                                  repeat, or EXECUTION_CLOSED
     TERMINATE         appended; the execution ends                    repeat, or EXECUTION_CLOSED
-    RETRY             a stuck one is runnable; no record              EXECUTION_CLOSED
+    RETRY             one that is stuck or pinned is runnable, for    EXECUTION_CLOSED
+                      any worker; no record
 
 A promise is proved by a hash under the secret of its execution, so that it needs no row before it
 is resolved.
@@ -46,11 +47,13 @@ from querator.partition.executions import (
     arrive,
     drop_parts,
     find_execution,
+    free,
     load_execution,
     move,
     put_execution,
     stored,
 )
+from querator.partition.pins import remove_pin
 from querator.partition.rows import encode
 from querator.storage.tables import SIGNAL_ORDER, SIGNALS_SEEN, WAITS
 
@@ -295,8 +298,11 @@ def _terminate(
 def _retry(context: ApplyContext, number: int, row: ExecutionRow) -> Arrived | Refusal:
     if row.closed:
         return _closed(row)
-    if row.state != ExecutionState.STUCK:
+    if row.state == ExecutionState.PINNED:
+        remove_pin(context.txn, context.group, row)
+    elif row.state != ExecutionState.STUCK:
         return Arrived(number, row.run, 0, 0, repeated=True)
+    free(row)
     move(context, row, ExecutionEvent.RETRY)
     activate(context, number, row)
     return Arrived(number, row.run, 0, 0)

@@ -1,5 +1,6 @@
 """The invariants of executions, checked by a full scan."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from querator.model.executions import ARRIVAL, CHILD_RESULTS, ExecutionState, RecordKind
@@ -16,6 +17,7 @@ from querator.partition.execution_rows import (
     WaitRow,
     decode_child,
     decode_execution,
+    decode_pin,
     decode_published,
     decode_record,
     decode_wait,
@@ -24,6 +26,7 @@ from querator.partition.execution_rows import (
     path_mark,
     signal_mark,
 )
+from querator.partition.pins import PIN_BYTES, pin_key, pin_of
 from querator.partition.rows import PartitionState
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, StorageCorrupt
@@ -34,6 +37,8 @@ from querator.storage.tables import (
     EXECUTION_NAMES,
     EXECUTION_TIMES,
     EXECUTIONS,
+    PINNED_EXECUTIONS,
+    PINS,
     PUBLISHED,
     RECORDS,
     RETAINED,
@@ -54,7 +59,7 @@ def check_executions(
     """All violations. `items` are the sequences of all items of the partition."""
     counts = state.executions
     if counts is None:
-        for table in (EXECUTIONS, ACTIVATIONS, RECORDS, EXECUTION_TIMES):
+        for table in (EXECUTIONS, ACTIVATIONS, RECORDS, EXECUTION_TIMES, PINS):
             if any(True for _ in table.rows(txn, group)):
                 yield f"there are rows in {table.name}, and the partition has no executions"
         return
@@ -71,6 +76,7 @@ def check_executions(
         else:
             forgotten.add(number)
     yield from _activations(txn, group, rows, items)
+    yield from _pins(txn, group, rows, counts)
     yield from _kept(txn, group, rows, forgotten)
     yield from _counts(counts, rows)
     for number, row in rows.items():
@@ -106,6 +112,37 @@ def _activations(
             yield f"execution {number} is {row.state} and has activation {row.activation}"
 
 
+def _pins(
+    txn: ReadTransaction, group: int, rows: dict[int, ExecutionRow], counts: ExecutionCounts
+) -> Iterator[str]:
+    """What is pinned waits under its pin, alone of all executions, and pins count what waits."""
+    waiting = {
+        (bytes(key[-PIN_BYTES - 8 : -8]), int.from_bytes(key[-8:], "big")): (
+            int.from_bytes(raw, "big")
+        )
+        for key, raw in PINNED_EXECUTIONS.rows(txn, group)
+    }
+    pinned = {
+        (pin_key(pin_of(row)), row.pin): number
+        for number, row in rows.items()
+        if row.state == ExecutionState.PINNED
+    }
+    if waiting != pinned:
+        numbers, found_numbers = sorted(pinned.values()), sorted(waiting.values())
+        yield f"executions {numbers} are pinned, and {found_numbers} wait"
+    found = {bytes(key[-PIN_BYTES:]): decode_pin(raw) for key, raw in PINS.rows(txn, group)}
+    if any(pin_key(pin) != key for key, pin in found.items()):
+        yield "a pin is under another key"
+    expected = Counter(key for key, _ in pinned)
+    if {key: pin.count for key, pin in found.items()} != expected:
+        yield "the pins do not count what waits under them"
+    for number, row in rows.items():
+        if row.pin >= counts.next_pin:
+            yield f"execution {number} has the position {row.pin}, which is to come"
+        if row.refused and not row.pin:
+            yield f"execution {number} has refused versions, and was not pinned"
+
+
 def _kept(
     txn: ReadTransaction, group: int, rows: dict[int, ExecutionRow], forgotten: set[int]
 ) -> Iterator[str]:
@@ -131,6 +168,7 @@ def _counts(counts: ExecutionCounts, rows: dict[int, ExecutionRow]) -> Iterator[
         ("executions", counts.executions, len(rows)),
         ("parked", counts.parked, states.count(ExecutionState.PARKED)),
         ("stuck", counts.stuck, states.count(ExecutionState.STUCK)),
+        ("pinned", counts.pinned, states.count(ExecutionState.PINNED)),
         ("closed", counts.closed, sum(row.closed for row in rows.values())),
         ("records", counts.records, sum(row.records for row in rows.values())),
         ("bytes", counts.bytes, sum(row.size for row in rows.values())),

@@ -26,18 +26,27 @@ from querator.model.commands import (
     SetBreaker,
 )
 from querator.model.errors import ErrorCode
-from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
+from querator.model.execution_commands import (
+    Arrive,
+    FireTimers,
+    LeasePinned,
+    PinnedLease,
+    RecordProgress,
+    StartExecution,
+)
 from querator.model.recurrences import Remind
 from querator.partition.apply_context import ApplyContext, unconfigured
 from querator.partition.execution_arrivals import take
 from querator.partition.execution_starts import start
 from querator.partition.execution_time import fire_timers
 from querator.partition.executions import drop_parts, parts_of, place_activations
+from querator.partition.pinned_leases import lease_pinned
 from querator.partition.recording import record
 
 _ALLOWED: Final = frozenset(
     (
         Lease, Extend, Retry, Expire, Activate, HalfOpen, Refill, SetBreaker, Remind, FireTimers,
+        LeasePinned,
         MoveDone, MoveReturn, MoveElsewhere, ForgetGroups,
     )
 )  # fmt: skip
@@ -88,3 +97,9 @@ def firing(context: ApplyContext, command: FireTimers) -> Done | Refusal:
     if context.activations is None:
         return wrong_kind(context, command)
     return fire_timers(context)
+
+
+def leasing(context: ApplyContext, command: LeasePinned) -> PinnedLease | Refusal:
+    if context.activations is None:
+        return wrong_kind(context, command)
+    return lease_pinned(context, command)

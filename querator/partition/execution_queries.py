@@ -33,6 +33,8 @@ from querator.storage.tables import (
     WAITS,
 )
 
+_WITH_REASON = (ExecutionState.STUCK, ExecutionState.PINNED)
+
 
 def execution_of(txn: ReadTransaction, group: int, execution_id: str) -> ExecutionView | None:
     """The execution with this id. None: there is none."""
@@ -191,10 +193,11 @@ def _view(number: int, row: ExecutionRow) -> ExecutionView:
         timers=row.timers,
         lapses=row.lapses,
         cancelled=row.cancelled > 0,
-        reason=row.reason,
+        reason=row.reason if row.state in _WITH_REASON else "",
         end_index=row.end_index,
         secret=row.secret,
         activation=row.activation,
         parent_id=row.parent_id,
         children=row.children,
+        refused=tuple(row.refused),
     )

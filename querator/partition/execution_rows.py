@@ -26,8 +26,9 @@ class ExecutionCounts(msgspec.Struct, array_like=True):
     `head_ms` a lower bound of the next time at which something is due; 0: nothing is. `executions`
     counts those that have a row; of these, `parked`, `stuck` and `closed` are in such states.
     `records` and `bytes` count the records of those with a row. `fired` counts timers, and
-    `removed` executions that were kept long enough. `notices` counts those that have ended, and
-    Records that have changed published values.
+    `removed` executions that were kept long enough. `notices` counts those that have ended, Records
+    that have changed published values, and executions that were pinned. `pinned` counts those in
+    that state, and `next_pin` is the position of the next one.
     """
 
     next: int = 1
@@ -42,6 +43,8 @@ class ExecutionCounts(msgspec.Struct, array_like=True):
     fired: int = 0
     removed: int = 0
     notices: int = 0
+    pinned: int = 0
+    next_pin: int = 1
 
 
 class ExecutionRow(msgspec.Struct, array_like=True):
@@ -59,7 +62,10 @@ class ExecutionRow(msgspec.Struct, array_like=True):
     remembered message ids. `lapses` counts the leases in a row that have lapsed without a Record.
     `wake` holds the hashes of what a parked one waits for, one after the other; empty: any arrival.
     `wake_all`: all of them must come. `end_index` is the index of the last record of one that has
-    ended, and `reason` says why one is stuck.
+    ended, and `reason` says why one is stuck or was pinned.
+
+    `pin` is the position of one that was pinned in this run; 0: any worker may lease it. `refused`
+    are the versions of its function that do not fit, the last one at the end.
 
     `parent` is the execution that has started it, in its run `parent_run` and with the id
     `parent_id`; 0: none. `deep` counts its ancestors. `children` counts the operations that wait
@@ -112,10 +118,12 @@ class ExecutionRow(msgspec.Struct, array_like=True):
     published_version: int = 0
     requests: bytes = b""
     until_ms: int = 0
+    pin: int = 0
+    refused: list[str] = []
 
     @property
     def closed(self) -> bool:
-        return self.state >= ExecutionState.COMPLETED
+        return ExecutionState.COMPLETED <= self.state <= ExecutionState.TERMINATED
 
 
 class RecordRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -196,6 +204,18 @@ class PublishedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: int
 
 
+class PinRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Executions of a function that have run with one version, and do not fit the same ones, which
+    are `refused`, in the order of their texts. `count` is the number of those that wait.
+    """
+
+    function: str
+    version: str
+    refused: tuple[str, ...]
+    count: int = 0
+
+
+decode_pin = msgspec.msgpack.Decoder(PinRow).decode
 decode_child = msgspec.msgpack.Decoder(ChildRow).decode
 decode_execution = msgspec.msgpack.Decoder(ExecutionRow).decode
 decode_record = msgspec.msgpack.Decoder(RecordRow).decode

@@ -53,6 +53,7 @@ from querator.partition.executions import (
     count,
     drop_activation,
     drop_record,
+    free,
     move,
     put_execution,
     put_time,
@@ -99,6 +100,7 @@ def begin_run(
     drop_activation(context, row)
     _drop_records(context, number, row, then.unread)
     _drop_waits(context, number, row)
+    free(row)
     move(context, row, ExecutionEvent.RENEW)
     row.run += 1
     row.seen = row.after = row.lapses = 0

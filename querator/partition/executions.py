@@ -10,15 +10,19 @@ rows.
     RUNNABLE     park: the worker waits for arrivals        PARKED
     RUNNABLE     complete, fail, cancel: the code ended     COMPLETED, FAILED, CANCELLED
     RUNNABLE     stick: a person must help                  STUCK
+    RUNNABLE     pin: only some workers can run it          PINNED
     RUNNABLE     renew: a new run begins                    RUNNABLE, with another activation
     ended        restart: a new run begins                  RUNNABLE, with an activation
     PARKED       wake: what it waits for has arrived        RUNNABLE, with an activation
+    PINNED       take: a worker whose version may fit       RUNNABLE, with an activation
     STUCK        retry                                      RUNNABLE, with an activation
+    PINNED       retry                                      RUNNABLE, with an activation
     not ended    terminate                                  TERMINATED
     ended        forget: it was kept long enough            (none)
 
 What is absent is refused (`TRANSITIONS`). RUNNABLE has exactly one activation, every other state
-has none.
+has none. What was pinned once in a run is pinned again each time that it could continue, until it
+is retried (`pins`).
 
 Activations have no payload: their blocks have no attachment (`Block.index` 0). Those that commands
 of an entry make one after the other share blocks, as produced items do (`place_activations`).
@@ -48,6 +52,7 @@ from querator.partition.execution_rows import (
     signal_mark,
 )
 from querator.partition.overlays import drop_data
+from querator.partition.pins import add_pin, remove_pin
 from querator.partition.produce import place_block
 from querator.partition.removals import remove_parts
 from querator.partition.rows import RowState, encode
@@ -78,6 +83,8 @@ class ExecutionEvent(IntEnum):
     TERMINATE = 9
     RENEW = 10
     RESTART = 11
+    PIN = 12
+    TAKE = 13
 
 
 _State = ExecutionState
@@ -91,6 +98,10 @@ TRANSITIONS: Final[dict[tuple[ExecutionState | None, ExecutionEvent], ExecutionS
     (_State.RUNNABLE, ExecutionEvent.RENEW): _State.RUNNABLE,
     (_State.PARKED, ExecutionEvent.WAKE): _State.RUNNABLE,
     (_State.STUCK, ExecutionEvent.RETRY): _State.RUNNABLE,
+    (_State.RUNNABLE, ExecutionEvent.PIN): _State.PINNED,
+    (_State.PINNED, ExecutionEvent.TAKE): _State.RUNNABLE,
+    (_State.PINNED, ExecutionEvent.RETRY): _State.RUNNABLE,
+    (_State.PINNED, ExecutionEvent.TERMINATE): _State.TERMINATED,
     (_State.RUNNABLE, ExecutionEvent.TERMINATE): _State.TERMINATED,
     (_State.PARKED, ExecutionEvent.TERMINATE): _State.TERMINATED,
     (_State.STUCK, ExecutionEvent.TERMINATE): _State.TERMINATED,
@@ -216,7 +227,10 @@ def arrive(context: ApplyContext, number: int, row: ExecutionRow, record: Record
     ARRIVALS.put(context.txn, context.group, number, index, value=bytes((record.kind,)) + mark)
     if row.state == ExecutionState.PARKED and _wakes(row, mark):
         move(context, row, ExecutionEvent.WAKE)
-        activate(context, number, row)
+        if row.pin:
+            pin(context, number, row)
+        else:
+            activate(context, number, row)
     return index
 
 
@@ -252,12 +266,14 @@ def move(context: ApplyContext, row: ExecutionRow, event: ExecutionEvent) -> Non
             counts.parked += change
         elif state is ExecutionState.STUCK:
             counts.stuck += change
+        elif state is ExecutionState.PINNED:
+            counts.pinned += change
         elif state.closed:
             counts.closed += change
     row.state = after
     if after is not ExecutionState.PARKED:
         row.wake, row.wake_all = b"", False
-    if after is not ExecutionState.STUCK:
+    if after is not ExecutionState.STUCK and not row.pin:
         row.reason = ""
 
 
@@ -268,6 +284,8 @@ def close(context: ApplyContext, number: int, row: ExecutionRow, event: Executio
     assert context.queue.executions is not None
     if row.activation:
         drop_activation(context, row)
+    if row.state == ExecutionState.PINNED:
+        remove_pin(context.txn, context.group, row)
     move(context, row, event)
     row.closed_ms = context.now_ms
     row.end_index = row.next_index - 1
@@ -284,6 +302,32 @@ def stick(context: ApplyContext, row: ExecutionRow, reason: str) -> None:
     drop_activation(context, row)
     move(context, row, ExecutionEvent.STICK)
     row.reason = reason
+
+
+def pin(context: ApplyContext, number: int, row: ExecutionRow) -> None:
+    """The execution has no activation until a worker comes that may run it. The caller writes the
+    row.
+    """
+    if row.activation:
+        drop_activation(context, row)
+    counts = counts_of(context)
+    row.pin = counts.next_pin
+    counts.next_pin += 1
+    move(context, row, ExecutionEvent.PIN)
+    add_pin(context.txn, context.group, number, row)
+    counts.notices += 1
+    context.pinned_functions.append(row.function)
+
+
+def unpin(context: ApplyContext, row: ExecutionRow, event: ExecutionEvent) -> None:
+    """A pinned execution is runnable: the caller makes its activation, and writes the row."""
+    remove_pin(context.txn, context.group, row)
+    move(context, row, event)
+
+
+def free(row: ExecutionRow) -> None:
+    """From now on any worker may lease the execution, and each version is tried."""
+    row.pin, row.refused = 0, []
 
 
 def put_time(context: ApplyContext, number: int, due_ms: int, mark: bytes) -> None:
@@ -360,6 +404,8 @@ def activations_lapsed(context: ApplyContext, seqs: list[int], lapses_max: int) 
         if row.lapses >= lapses_max:
             stick(context, row, f"{row.lapses} leases in a row have lapsed without a record")
             row.lapses = 0
+        elif row.pin:
+            pin(context, number, row)
         put_execution(context, number, row)
 
 

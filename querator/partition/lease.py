@@ -107,7 +107,7 @@ def lease(context: ApplyContext, command: Lease) -> LeaseResult:
                 repeats.append(place)
                 continue
             named.add(name)
-            earlier_grant = _repeated(context, caller)
+            earlier_grant = granted_before(context, caller)
             if earlier_grant is not None:
                 grants[place] = earlier_grant
                 continue
@@ -125,11 +125,11 @@ def lease(context: ApplyContext, command: Lease) -> LeaseResult:
         for place, grant in zip(waiting, granted, strict=True):
             grants[place] = grant
     for place in repeats:
-        grants[place] = _repeated(context, command.callers[place]) or NOTHING
+        grants[place] = granted_before(context, command.callers[place]) or NOTHING
     return LeaseResult(tuple(grants), context.now_ms)
 
 
-def _repeated(context: ApplyContext, caller: LeaseCaller) -> LeaseGrant | Refusal | None:
+def granted_before(context: ApplyContext, caller: LeaseCaller) -> LeaseGrant | Refusal | None:
     """The answer to a request that was granted before. None if it was not."""
     txn, group = context.txn, context.group
     numbers = numbers_of(
@@ -198,16 +198,22 @@ def _answer(segments: list[LeasedSegment], *, repeated: bool = False) -> LeaseGr
     return LeaseGrant(number, deadline_ms, tuple(segments), repeated)
 
 
+def admitted(context: ApplyContext, callers: list[LeaseCaller]) -> list[LeaseCaller]:
+    """The callers with what the breaker and the limits permit; empty: nothing."""
+    of_breaker, of_limits = context.state.breaker, context.state.limits
+    if of_breaker is not None:
+        callers = breaker.admitted(of_breaker, callers)
+    if callers and of_limits is not None:
+        callers = limits.admitted(context, of_limits, callers)
+    return callers
+
+
 def _grant_permitted(
     context: ApplyContext, callers: list[LeaseCaller], named: Ranges, aside: frozenset[int]
 ) -> list[LeaseGrant | Refusal]:
     """Grants as far as the breaker and the limits permit. `named` empty: any items."""
     of_breaker, of_limits = context.state.breaker, context.state.limits
-    permitted = callers
-    if of_breaker is not None:
-        permitted = breaker.admitted(of_breaker, permitted)
-    if permitted and of_limits is not None:
-        permitted = limits.admitted(context, of_limits, permitted)
+    permitted = admitted(context, callers)
     if not permitted:
         return [NOTHING] * len(callers)
     if named:

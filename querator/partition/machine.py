@@ -58,7 +58,13 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Applied, Entry, Need, Proposal
-from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
+from querator.model.execution_commands import (
+    Arrive,
+    FireTimers,
+    LeasePinned,
+    RecordProgress,
+    StartExecution,
+)
 from querator.model.limits import APPLY_SEGMENTS_MAX
 from querator.model.queues import QueueKind
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
@@ -89,7 +95,7 @@ from querator.partition.checkpoints import save_checkpoints
 from querator.partition.dedup_rows import free_keys
 from querator.partition.departed import forget_groups
 from querator.partition.entry import pack, unpack_entry
-from querator.partition.execution_machine import firing, of_kind, taking
+from querator.partition.execution_machine import firing, leasing, of_kind, taking
 from querator.partition.executions import place_activations
 from querator.partition.expire import activate, expire
 from querator.partition.extend import extend
@@ -261,12 +267,18 @@ class PartitionMachine:
         # Moves and transactions are read from the tables as soon as they are reported.
         early = not (state.moving or state.txns or txns)
         effects = state.effects
-        if context is not None and (context.answered or context.ended_ids or context.published_ids):
+        if context is not None and (
+            context.answered
+            or context.ended_ids
+            or context.published_ids
+            or context.pinned_functions
+        ):
             effects = msgspec.structs.replace(
                 effects,
                 answered_seqs=tuple(context.answered),
                 ended_ids=tuple(context.ended_ids),
                 published_ids=tuple(context.published_ids),
+                pinned_functions=tuple(context.pinned_functions),
             )
         return Applied(results, effects, due_ms or None, early=early, prompt_ms=prompt_ms or None)
 
@@ -512,6 +524,8 @@ def _transactional(context: ApplyContext, command: Command) -> Result:
             return finish(context, command)
         case FireTimers():
             return firing(context, command)
+        case LeasePinned():
+            return leasing(context, command)
         case _:
             raise AssertionError(f"{type(command).__name__} is not dispatched here")
 

@@ -5,7 +5,7 @@
     ADDS     Produce, Stage, Move, Follow, Fire, PutRecurrence: they   first
              add items, or what will add them; StartExecution, Arrive
     LEASES   commands that hand out items, or put them back           next
-             without end: Lease, Retry, Redrive, Reschedule,
+             without end: Lease, LeasePinned, Retry, Redrive, Reschedule,
              Prioritize, opening readers, reserving for them, Begin
              and Prepare; SaveCheckpoints, and Answer; Record, unless
              it closes
@@ -52,7 +52,13 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Need, Tier
-from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
+from querator.model.execution_commands import (
+    Arrive,
+    FireTimers,
+    LeasePinned,
+    RecordProgress,
+    StartExecution,
+)
 from querator.model.executions import ArriveKind, Close, KeyPolicy, NewRun
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
@@ -61,6 +67,7 @@ from querator.model.limits import (
     ERROR_CHARS_MAX,
     ERRORS_KEPT_MAX,
     EXECUTION_CHILDREN_MAX,
+    EXECUTION_FIRES_MAX,
     GROUP_DEPTH_MAX,
     GROUP_SETTINGS_MAX,
     KIB,
@@ -123,7 +130,7 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
             return Need(Tier.ADDS, _of_items(command))
         case PutRecurrence() | StartExecution() | RecordProgress() | Arrive():
             return _of_rows(command)
-        case Lease():
+        case Lease() | LeasePinned():
             return Need(Tier.LEASES, _of_lease(command))
         case Retry():
             tier = Tier.FREES if command.dead else Tier.LEASES
@@ -239,10 +246,13 @@ def _of_items(command: Produce | Stage | Move | Fire) -> int:
     return _BLOCK_BYTES + items * _ITEM_BYTES + special * _SPECIAL_BYTES
 
 
-def _of_lease(command: Lease) -> int:
+def _of_lease(command: Lease | LeasePinned) -> int:
     """Segments that die during a lease count like those that are leased. Items that are leased for
-    timeouts of their own are in one lease for each timeout.
+    timeouts of their own are in one lease for each timeout. Pinned executions get activations.
     """
+    if isinstance(command, LeasePinned):
+        most = min(command.most, EXECUTION_FIRES_MAX)
+        return 2 * _LEASE_BYTES + _BLOCK_BYTES + most * _SPECIAL_BYTES
     own = sum(max(0, one.max_items) for one in command.callers if not one.lease_timeout_ms)
     return (
         APPLY_SEGMENTS_MAX * (_SEGMENT_BYTES + _LEASED_BYTES)

@@ -37,6 +37,7 @@ from querator.model.executions import (
     child_result_path,
 )
 from querator.model.limits import (
+    EXECUTION_REFUSALS_MAX,
     EXECUTION_TIMERS_MAX,
     JOURNAL_BYTES_MAX,
     JOURNAL_RECORDS_KEPT,
@@ -73,6 +74,7 @@ from querator.partition.executions import (
     drop_parts,
     load_execution,
     move,
+    pin,
     put_execution,
     put_time,
     stick,
@@ -403,17 +405,30 @@ def _carry_out(
     elif isinstance(then, NewRun):
         begin_run(context, number, row, then, parts)
     elif isinstance(then, GiveBack):
-        if then.stuck:
-            stick(context, row, then.reason)
-        else:
-            held = LeaseItems(command.lease, ((command.item, 1),))
-            retry(context, Retry((held,), count_attempt=False))
+        _give_back(context, command, row, then)
     elif command.extend_ms:
         extended = extend(context, Extend((command.lease,), lease_timeout_ms=command.extend_ms))
         assert not isinstance(extended, Refusal)
         deadline_ms = extended.outcomes[0][1]
     put_execution(context, number, row)
     return Recorded(command.number, first_index, deadline_ms=deadline_ms, now_ms=context.now_ms)
+
+
+def _give_back(
+    context: ApplyContext, command: RecordProgress, row: ExecutionRow, then: GiveBack
+) -> None:
+    if then.stuck:
+        stick(context, row, then.reason)
+        return
+    if then.pinned:
+        row.reason = then.reason
+        if then.refused and then.refused not in row.refused:
+            row.refused = [*row.refused, then.refused][-EXECUTION_REFUSALS_MAX:]
+    if then.pinned or row.pin:
+        pin(context, command.execution, row)
+    else:
+        held = LeaseItems(command.lease, ((command.item, 1),))
+        retry(context, Retry((held,), count_attempt=False))
 
 
 def _remember_answer(command: RecordProgress, row: ExecutionRow, first_index: int) -> None:

@@ -30,6 +30,7 @@ from querator.service.feed.calls import FeedService
 from querator.service.feed.waits import FeedWaits
 from querator.service.lease.calls import LeaseService
 from querator.service.lease.dispatcher import LeaseDispatcher
+from querator.service.lease.pinned import PinnedLeases
 from querator.service.lease.replies import PayloadCache
 from querator.service.lease.supply import Supplies
 from querator.service.moves import Mover
@@ -206,6 +207,7 @@ def assemble(
             directory=directory,
             reads=reads,
             leasing=leasing,
+            pinned=PinnedLeases(router, leasing, clock),
             calls=settles,
             waits=ConnectionBudget("calls that wait for executions", calls_max=EXECUTION_WAITS_MAX),
         ),

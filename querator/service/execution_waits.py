@@ -1,8 +1,9 @@
 """Questions about executions that wait at the leader of a partition. Nothing polls.
 
-A question waits for the end of one of its executions, or for published values of one. If it finds
-nothing, it is parked. The effects of an entry name the executions that have ended or published in
-it, and the number of all such notices. If that number shows that the node has missed an entry, all
+A question waits for the end of one of its executions, for published values of one, or for pinned
+executions that a worker may run. If it finds nothing, it is parked. The effects of an entry name
+the executions that have ended or published in it, and the functions of those that were pinned, and
+the number of all such notices. If that number shows that the node has missed an entry, all
 questions of the partition look again. They look also when this node leads no more, and when the
 queue is being deleted: then the reading itself fails, and the error says why.
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from querator.model.commands import PartitionEffects
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.execution_calls import EndedPage, PublishedPage
+from querator.model.execution_calls import EndedPage, PinsPage, PublishedPage
 from querator.model.ids import GroupId, QueueId
 from querator.model.limits import (
     EXECUTION_LOOK_MS_MAX,
@@ -27,9 +28,10 @@ from querator.model.limits import (
 )
 from querator.model.queues import Queue, QueueState
 from querator.partition.execution_queries import ended_executions, published_page
+from querator.partition.pins import fitting_pins
 from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.answers import QueryAnswers
-from querator.service.routing.forwarder import EndedQuery, PublishedQuery
+from querator.service.routing.forwarder import EndedQuery, PinsQuery, PublishedQuery
 from querator.service.routing.outcomes import stopping_error
 from querator.service.routing.router import Router
 from querator.service.validate import gone
@@ -41,9 +43,9 @@ if TYPE_CHECKING:
     from querator.raft.host import Host
 
 T = TypeVar("T")
-_END, _VALUE = 0, 1
+_END, _VALUE, _PIN = 0, 1, 2
 _Thing = tuple[int, str]
-"""The end of an execution, or a change of its published values."""
+"""The end of an execution, a change of its published values, or a pin of a function."""
 
 
 class _Question:
@@ -94,6 +96,7 @@ class ExecutionWaits:
         self._loop = asyncio.get_running_loop()
         answers.register(self.ended, EndedQuery)
         answers.register(self.published, PublishedQuery)
+        answers.register(self.pins, PinsQuery)
 
     @property
     def awaited(self) -> int:
@@ -129,9 +132,24 @@ class ExecutionWaits:
         asked = _Question([(_VALUE, query.id)])
         return await self._wait(query, asked, look, lambda page: page.is_final)
 
+    async def pins(self, query: PinsQuery) -> PinsPage:
+        """The pins that a worker may run, as soon as there is one; none, if there is none in time.
+        Raises QueratorError.
+        """
+        versions = dict(query.versions)
+
+        async def look() -> PinsPage:
+            await self._confirm(query.group)
+            with self._environment.snapshot() as txn:
+                view = generations.view(txn, query.group)
+                return PinsPage(fitting_pins(view, query.group, versions, query.limit))
+
+        asked = _Question([(_PIN, function) for function in versions])
+        return await self._wait(query, asked, look, lambda page: bool(page.pins))
+
     async def _wait(
         self,
-        query: EndedQuery | PublishedQuery,
+        query: EndedQuery | PublishedQuery | PinsQuery,
         asked: _Question,
         look: Callable[[], Awaitable[T]],
         is_final: Callable[[T], bool],
@@ -139,7 +157,9 @@ class ExecutionWaits:
         """The first answer that is final, or the last one in time."""
         until = self._loop.time() + min(query.wait_ms, EXECUTION_LOOK_MS_MAX) / 1000
         queue = self._queue(query.group)
-        with self._counted(queue, len(asked.things)), self._parked(query.group, asked):
+        # The leases that ask for pins are counted as such.
+        count = 0 if isinstance(query, PinsQuery) else len(asked.things)
+        with self._counted(queue, count), self._parked(query.group, asked):
             while True:
                 asked.woken.clear()
                 page = await look()
@@ -183,6 +203,9 @@ class ExecutionWaits:
     @contextmanager
     def _counted(self, queue: Queue, count: int) -> Iterator[None]:
         """Counts executions that a question names. Raises OVERLOADED beyond the limits."""
+        if not count:
+            yield
+            return
         mine = self._awaited.get(queue.id, 0) + count
         if mine > EXECUTIONS_AWAITED_QUEUE_MAX:
             raise _too_many(f"of queue {queue.name}", "queue", mine, EXECUTIONS_AWAITED_QUEUE_MAX)
@@ -222,7 +245,7 @@ class ExecutionWaits:
         there = self._partitions.get(group)
         if there is None or effects.notices <= there.notices:
             return
-        news = len(effects.ended_ids) + len(effects.published_ids)
+        news = len(effects.ended_ids) + len(effects.published_ids) + len(effects.pinned_functions)
         missed = effects.notices - news != there.notices
         there.notices = effects.notices
         if missed:
@@ -234,6 +257,9 @@ class ExecutionWaits:
                 asked.woken.set()
         for one in effects.ended_ids + effects.published_ids:
             for asked in there.parked.get((_VALUE, one), ()):
+                asked.woken.set()
+        for one in set(effects.pinned_functions):
+            for asked in there.parked.get((_PIN, one), ()):
                 asked.woken.set()
 
     def on_leadership(self, group: GroupId) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import uuid_utils
 
 from querator.model import limits
-from querator.model.calls import LeaseCall, LeasedRun
+from querator.model.calls import LeaseCall
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.execution_calls import (
     ArriveCall,
@@ -45,6 +45,7 @@ from querator.model.queues import Queue, QueueKind
 from querator.model.routing import partition_of_key
 from querator.service.admission import ConnectionBudget
 from querator.service.lease.calls import LeaseService
+from querator.service.lease.pinned import LeasedActivations, PinnedLeases, of_run
 from querator.service.reading import paging
 from querator.service.reading.queries import Queries
 from querator.service.routing.directory import QueueDirectory
@@ -70,6 +71,7 @@ class ExecutionService:
         directory: QueueDirectory,
         reads: Queries,
         leasing: LeaseService,
+        pinned: PinnedLeases,
         calls: ConnectionBudget,
         waits: ConnectionBudget,
     ) -> None:
@@ -80,6 +82,7 @@ class ExecutionService:
         self._directory = directory
         self._reads = reads
         self._leasing = leasing
+        self._pinned = pinned
         self._calls = calls
         self._waits = waits
 
@@ -134,23 +137,24 @@ class ExecutionService:
         until their leases lapse.
         """
         queue = await self._queue(call.namespace, call.queue)
-        reply = await self._leasing.lease(call)
-        batches = [self._activations(queue, run) for run in reply.batches]
+        if call.versions and call.partition is None:
+            runs = await self._pinned.lease(queue, call)
+        else:
+            reply = await self._leasing.lease(call)
+            runs = [of_run(batch) for batch in reply.batches]
+        batches = [self._activations(run) for run in runs]
         return [one for batch in await asyncio.gather(*batches) for one in batch]
 
-    async def _activations(self, queue: Queue, run: LeasedRun) -> list[LeasedActivation]:
-        loaded = run.loaded
-        ordinals = loaded.ordinals or range(loaded.count)
-        seqs = tuple(loaded.first_seq + ordinal for ordinal in ordinals)
-        group, _, lease = parse_lease_id(run.lease_id, field="lease_id")
-        query = ActivationsQuery(group, lease, seqs)
+    async def _activations(self, run: LeasedActivations) -> list[LeasedActivation]:
+        group, partition, lease = parse_lease_id(run.lease_id, field="lease_id")
+        query = ActivationsQuery(group, lease, tuple(run.attempts))
         found: tuple[ReadActivation, ...] = await self._router.read(group, query)
         return [
             LeasedActivation(
                 lease_id=run.lease_id,
                 item=one.view.activation,
-                partition=run.partition,
-                attempt=run.attempt,
+                partition=partition,
+                attempt=run.attempts[one.view.activation],
                 remaining_ms=run.remaining_ms,
                 now_ms=run.deadline_ms - run.remaining_ms,
                 view=one.view,

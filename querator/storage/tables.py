@@ -148,6 +148,10 @@ PUBLISHED = Table("published", b"!", "Q16s")
 """execution, hash of key → key, value and version of a published value."""
 RETAINED = Table("retained", b"_", "QQ")
 """kept_until_ms, number of an execution that has ended → nothing."""
+PINS = Table("pins", b"+", "16s16s")
+"""hash of a function, hash of what does not fit → function, version, refused versions, count."""
+PINNED_EXECUTIONS = Table("pinned_executions", b">", "16s16sQ")
+"""the same hashes, position → number of an execution that waits for a version that fits."""
 
 EVENTS = Table("events", b"*", "Q")
 """position of the first event of the row → time of their entry, events."""
@@ -168,7 +172,8 @@ PARTITION_TABLES = tuple(
             RECURRENCES, RECURRENCE_NAMES, RECURRENCE_RUNS, RECURRENCE_TIMES,
             RESULTS, RESULT_TIMES,
             EXECUTIONS, EXECUTION_NAMES, ACTIVATIONS, RECORDS, ARRIVALS, WAITS,
-            EXECUTION_TIMES, SIGNALS_SEEN, SIGNAL_ORDER, CHILDREN, PUBLISHED, RETAINED, EVENTS,
+            EXECUTION_TIMES, SIGNALS_SEEN, SIGNAL_ORDER, CHILDREN, PUBLISHED, RETAINED,
+            PINS, PINNED_EXECUTIONS, EVENTS,
         ),
         key=lambda table: table.letter,
     )

@@ -188,7 +188,7 @@ class _ExecutionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Execut
     EXECUTION_STATE_PARKED: _ExecutionState.ValueType  # 2
     """It waits for an arrival."""
     EXECUTION_STATE_STUCK: _ExecutionState.ValueType  # 3
-    """It waits for a person, or for changed code."""
+    """It waits for a person."""
     EXECUTION_STATE_COMPLETED: _ExecutionState.ValueType  # 4
     """It has ended with a result."""
     EXECUTION_STATE_FAILED: _ExecutionState.ValueType  # 5
@@ -197,6 +197,8 @@ class _ExecutionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Execut
     """It has ended because it was cancelled."""
     EXECUTION_STATE_TERMINATED: _ExecutionState.ValueType  # 7
     """It was ended from outside."""
+    EXECUTION_STATE_PINNED: _ExecutionState.ValueType  # 8
+    """It can continue, with a worker whose version of its function fits."""
 
 class ExecutionState(_ExecutionState, metaclass=_ExecutionStateEnumTypeWrapper):
     """ExecutionState is the state of an execution."""
@@ -208,7 +210,7 @@ EXECUTION_STATE_RUNNABLE: ExecutionState.ValueType  # 1
 EXECUTION_STATE_PARKED: ExecutionState.ValueType  # 2
 """It waits for an arrival."""
 EXECUTION_STATE_STUCK: ExecutionState.ValueType  # 3
-"""It waits for a person, or for changed code."""
+"""It waits for a person."""
 EXECUTION_STATE_COMPLETED: ExecutionState.ValueType  # 4
 """It has ended with a result."""
 EXECUTION_STATE_FAILED: ExecutionState.ValueType  # 5
@@ -217,6 +219,8 @@ EXECUTION_STATE_CANCELLED: ExecutionState.ValueType  # 6
 """It has ended because it was cancelled."""
 EXECUTION_STATE_TERMINATED: ExecutionState.ValueType  # 7
 """It was ended from outside."""
+EXECUTION_STATE_PINNED: ExecutionState.ValueType  # 8
+"""It can continue, with a worker whose version of its function fits."""
 Global___ExecutionState: _TypeAlias = ExecutionState  # noqa: Y015
 
 @_typing.final
@@ -395,6 +399,7 @@ class LeaseActivationsRequest(_message.Message):
     LEASE_TIMEOUT_FIELD_NUMBER: _builtins.int
     REQUEST_TIMEOUT_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
+    FUNCTIONS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -415,6 +420,12 @@ class LeaseActivationsRequest(_message.Message):
     def request_timeout(self) -> _duration_pb2.Duration:
         """How long to wait for the first activation, 0 to 15 minutes."""
 
+    @_builtins.property
+    def functions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FunctionVersion]:
+        """The functions of the worker, at most 1,000, each once. Pinned executions of a function are leased only to workers
+        that name it in a version that is not known not to fit. Empty: no pinned execution is leased.
+        """
+
     def __init__(
         self,
         *,
@@ -426,16 +437,43 @@ class LeaseActivationsRequest(_message.Message):
         lease_timeout: _duration_pb2.Duration | None = ...,
         request_timeout: _duration_pb2.Duration | None = ...,
         partition: _builtins.int | None = ...,
+        functions: _abc.Iterable[Global___FunctionVersion] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "lease_timeout", b"lease_timeout", "partition", b"partition", "request_timeout", b"request_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "client_id", b"client_id", "lease_timeout", b"lease_timeout", "max_activations", b"max_activations", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "request_id", b"request_id", "request_timeout", b"request_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "client_id", b"client_id", "functions", b"functions", "lease_timeout", b"lease_timeout", "max_activations", b"max_activations", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "request_id", b"request_id", "request_timeout", b"request_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___LeaseActivationsRequest: _TypeAlias = LeaseActivationsRequest  # noqa: Y015
+
+@_typing.final
+class FunctionVersion(_message.Message):
+    """FunctionVersion is a durable function that a worker has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FUNCTION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    function: _builtins.str
+    """Its name, 1 to 255 bytes."""
+    version: _builtins.str
+    """Its version, 1 to 64 bytes."""
+    def __init__(
+        self,
+        *,
+        function: _builtins.str = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["function", b"function", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FunctionVersion: _TypeAlias = FunctionVersion  # noqa: Y015
 
 @_typing.final
 class Activation(_message.Message):
@@ -763,19 +801,27 @@ class GiveBack(_message.Message):
 
     STUCK_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    REFUSED_VERSION_FIELD_NUMBER: _builtins.int
     stuck: _builtins.bool
     """Whether a person must help before it continues."""
     reason: _builtins.str
-    """Why, at most 1,000 characters; required if stuck."""
+    """Why, at most 1,000 characters; required if stuck or pinned."""
+    pinned: _builtins.bool
+    """Whether the worker cannot run the execution: it is pinned, and leased to workers with other versions."""
+    refused_version: _builtins.str
+    """If pinned: the version of the worker, which does not fit, at most 64 bytes; empty: it does not have the function."""
     def __init__(
         self,
         *,
         stuck: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        pinned: _builtins.bool = ...,
+        refused_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "stuck", b"stuck"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pinned", b"pinned", "reason", b"reason", "refused_version", b"refused_version", "stuck", b"stuck"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1323,7 +1369,7 @@ Global___TerminateExecutionResponse: _TypeAlias = TerminateExecutionResponse  # 
 
 @_typing.final
 class RetryExecutionRequest(_message.Message):
-    """RetryExecutionRequest lets a stuck execution run again."""
+    """RetryExecutionRequest lets a stuck or pinned execution run again, with any worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1359,7 +1405,7 @@ Global___RetryExecutionRequest: _TypeAlias = RetryExecutionRequest  # noqa: Y015
 
 @_typing.final
 class RetryExecutionResponse(_message.Message):
-    """RetryExecutionResponse says whether it was stuck."""
+    """RetryExecutionResponse says whether it was stuck or pinned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1403,6 +1449,7 @@ class Execution(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     PARENT_ID_FIELD_NUMBER: _builtins.int
     CHILDREN_FIELD_NUMBER: _builtins.int
+    REFUSED_VERSIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its id."""
     function: _builtins.str
@@ -1428,7 +1475,7 @@ class Execution(_message.Message):
     cancelled: _builtins.bool
     """Whether it is to end."""
     reason: _builtins.str
-    """Why it is stuck."""
+    """Why it is stuck or pinned."""
     parent_id: _builtins.str
     """Id of the execution that has started it; empty: none has."""
     children: _builtins.int
@@ -1444,6 +1491,10 @@ class Execution(_message.Message):
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
         """When it is cancelled; unset: never."""
+
+    @_builtins.property
+    def refused_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Versions of its function that do not fit its journal, the last one at the end; at most 32."""
 
     def __init__(
         self,
@@ -1466,10 +1517,11 @@ class Execution(_message.Message):
         reason: _builtins.str = ...,
         parent_id: _builtins.str = ...,
         children: _builtins.int = ...,
+        refused_versions: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["closed_at", b"closed_at", "created_at", b"created_at", "deadline", b"deadline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "children", b"children", "closed_at", b"closed_at", "created_at", b"created_at", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "journal_bytes", b"journal_bytes", "parent_id", b"parent_id", "partition", b"partition", "reason", b"reason", "records", b"records", "run", b"run", "state", b"state", "timers", b"timers", "unread_signals", b"unread_signals", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "children", b"children", "closed_at", b"closed_at", "created_at", b"created_at", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "journal_bytes", b"journal_bytes", "parent_id", b"parent_id", "partition", b"partition", "reason", b"reason", "records", b"records", "refused_versions", b"refused_versions", "run", b"run", "state", b"state", "timers", b"timers", "unread_signals", b"unread_signals", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -163,7 +163,7 @@ class ExecutionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RetryExecution(self, request, context):
-        """Lets a stuck execution run again.
+        """Lets a stuck or pinned execution run again, with any worker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,7 +50,7 @@ class ExecutionServiceStub:
     TerminateExecution: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.TerminateExecutionRequest, _execution_service_pb2.TerminateExecutionResponse]
     """Ends an execution at once; its code runs no more."""
     RetryExecution: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.RetryExecutionRequest, _execution_service_pb2.RetryExecutionResponse]
-    """Lets a stuck execution run again."""
+    """Lets a stuck or pinned execution run again, with any worker."""
     GetExecution: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.GetExecutionRequest, _execution_service_pb2.GetExecutionResponse]
     """Returns an execution with its result, if it has ended."""
     WaitExecutions: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.WaitExecutionsRequest, _execution_service_pb2.WaitExecutionsResponse]
@@ -88,7 +88,7 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
     TerminateExecution: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.TerminateExecutionRequest, _execution_service_pb2.TerminateExecutionResponse]  # type: ignore[assignment]
     """Ends an execution at once; its code runs no more."""
     RetryExecution: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.RetryExecutionRequest, _execution_service_pb2.RetryExecutionResponse]  # type: ignore[assignment]
-    """Lets a stuck execution run again."""
+    """Lets a stuck or pinned execution run again, with any worker."""
     GetExecution: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.GetExecutionRequest, _execution_service_pb2.GetExecutionResponse]  # type: ignore[assignment]
     """Returns an execution with its result, if it has ended."""
     WaitExecutions: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.WaitExecutionsRequest, _execution_service_pb2.WaitExecutionsResponse]  # type: ignore[assignment]
@@ -171,7 +171,7 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _execution_service_pb2.RetryExecutionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_execution_service_pb2.RetryExecutionResponse, _abc.Awaitable[_execution_service_pb2.RetryExecutionResponse]]:
-        """Lets a stuck execution run again."""
+        """Lets a stuck or pinned execution run again, with any worker."""
 
     @_abc_1.abstractmethod
     def GetExecution(

@@ -138,7 +138,29 @@ def parse_lease(data: bytes) -> LeaseCall:
         wait_ms=_timeout_ms(message.request_timeout),
         partition=parse_partition(message),
         activations=True,
+        versions=_versions(message),
     )
+
+
+def _versions(message: v1.LeaseActivationsRequest) -> tuple[tuple[str, str], ...]:
+    if len(message.functions) > limits.WORKER_FUNCTIONS_MAX:
+        raise over_limit(
+            "functions",
+            value=len(message.functions),
+            limit=limits.WORKER_FUNCTIONS_MAX,
+            unit="functions",
+        )
+    versions: dict[str, str] = {}
+    for nth, one in enumerate(message.functions):
+        field = f"functions[{nth}]"
+        check_text(one.function, field=f"{field}.function")
+        check_text(
+            one.version, field=f"{field}.version", bytes_max=limits.EXECUTION_VERSION_BYTES_MAX
+        )
+        if one.function in versions:
+            raise invalid(f"{field}.function", "is there twice", value=one.function)
+        versions[one.function] = one.version
+    return tuple(sorted(versions.items()))
 
 
 def parse_progress(data: bytes) -> ProgressCall:
@@ -236,7 +258,8 @@ def _then(message: v1.RecordProgressRequest, payloads: _Payloads) -> Then:
         payload, place = payloads.place(message.close.payload)
         return Close(message.close.outcome, payload, place, message.close.drain)
     if which == "give_back":
-        return GiveBack(message.give_back.stuck, message.give_back.reason)
+        back = message.give_back
+        return GiveBack(back.stuck, back.reason, back.pinned, back.refused_version)
     if which == "new_run":
         unread = tuple((run.first, run.count) for run in message.new_run.unread)
         return NewRun(*payloads.place(message.new_run.arguments), unread)
@@ -540,6 +563,7 @@ def _execution(shown: ShownExecution) -> v1.Execution:
         reason=view.reason,
         parent_id=view.parent_id,
         children=view.children,
+        refused_versions=view.refused,
     )
 
 

@@ -144,6 +144,16 @@ class Executions:
     ) -> None:
         await self.record(held, give_back=v1.GiveBack(stuck=stuck, reason=reason))
 
+    async def pin(self, held: v1.Activation, refused: str = "2", reason: str = "unlike it") -> None:
+        """A worker with the version `refused` cannot run it; empty: it has no such function."""
+        back = v1.GiveBack(pinned=True, refused_version=refused, reason=reason)
+        await self.record(held, give_back=back)
+
+    async def lease_as(self, version: str, most: int = 1, **more: Any) -> list[v1.Activation]:
+        """As a worker that has the function `f` in a version."""
+        functions = [v1.FunctionVersion(function="f", version=version)]
+        return await self.lease(most, functions=functions, **more)
+
     async def extend(self, *lease_ids: str, timeout_s: float) -> list[pb.ExtendOutcome]:
         """On the stream of executions, or by the call for items."""
         request = pb.ExtendRequest(**self.names, lease_ids=lease_ids, lease_timeout=span(timeout_s))

@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from querator import Client
+from querator.client.executions import ExecutionInfo
 from querator.durable import (
     CodecError,
     Durable,
@@ -167,6 +168,14 @@ async def until_state(handle: ExecutionHandle[Any], state: str) -> str:
         while (found := await handle.get()).state != state:  # noqa: ASYNC110 - of the server.
             await asyncio.sleep(0.05)
     return found.reason
+
+
+async def until_refused(handle: ExecutionHandle[Any], version: str) -> ExecutionInfo:
+    """Waits until a version of the function was tried, and does not fit."""
+    async with asyncio.timeout(WAIT.total_seconds()):
+        while version not in (found := await handle.get()).refused_versions:  # noqa: ASYNC110 - of the server.
+            await asyncio.sleep(0.05)
+    return found
 
 
 async def recorded(handle: ExecutionHandle[Any]) -> list[str]:
@@ -340,28 +349,38 @@ async def renamed(length: int, seconds: float) -> str:
     return "never run"
 
 
-async def test_what_cannot_continue_is_stuck_with_the_reason(
+async def test_what_a_worker_cannot_run_waits_for_one_that_can(
     client: Client, shop: Executions, ledger: Path
 ):
     handle = await shop.start(chain, 2, 0.2, id="chain")
     async with working(client, shop):
         await until(lambda: effects(ledger))
-    async with working(client, shop, [changed]):
-        reason = await until_state(handle, "stuck")
-    assert "the code does not do what the journal says" in reason
-    assert "step work" in reason
-    assert "step renamed" in reason
-    assert await handle.retry() is True
     async with working(client, shop, [publisher]):
-        reason = await until_state(handle, "stuck")
-        assert reason == "the worker has no function chain; it has publisher"
+        reason = await until_state(handle, "pinned")
+    assert reason == "the worker has no function chain; it has publisher"
+    async with working(client, shop, [changed, publisher]):
+        info = await until_refused(handle, changed.version)
+        with pytest.raises(TimeoutError, match="it is pinned: chain "):
+            await handle.result(timeout=timedelta(0))
+    assert "the code does not do what the journal says" in info.reason
+    assert "step work" in info.reason
+    assert "step renamed" in info.reason
+    # A worker that has the version gets it, while others are there that have not.
+    async with working(client, shop, [changed]), working(client, shop):
+        assert await handle.result(timeout=WAIT) == 1
+    assert len(effects(ledger)) == 2
+
+
+async def test_what_cannot_continue_is_stuck_with_the_reason(
+    client: Client, shop: Executions, ledger: Path
+):
+    async with working(client, shop):
         published = await shop.start(publisher, 65)
         reason = await until_state(published, "stuck")
-    assert reason == "'64' would be published key 65 of at most 64"
-    assert await recorded(published) == ["1"]
-    await handle.retry()
-    async with working(client, shop):
-        assert await handle.result(timeout=WAIT) == 1
+        assert reason == "'64' would be published key 65 of at most 64"
+        assert await recorded(published) == ["1"]
+        assert await published.retry() is True
+        reason = await until_state(published, "stuck")
     with pytest.raises(TimeoutError, match="it is stuck: '64' would be published"):
         await published.result(timeout=timedelta(0))
 

@@ -31,10 +31,11 @@ from querator.model.execution_calls import (
     EndedPage,
     ExecutionPage,
     JournalPage,
+    PinsPage,
     PublishedPage,
     ReadActivation,
 )
-from querator.model.execution_commands import Arrived, Recorded, Started
+from querator.model.execution_commands import Arrived, PinnedLease, Recorded, Started
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.reader_calls import BatchPage, ReaderState
 from querator.model.readers import ReaderResult
@@ -88,6 +89,7 @@ from querator.service.routing.forwarder import (
     Payload,
     PayloadQuery,
     PeekQuery,
+    PinsQuery,
     PublishedQuery,
     Query,
     ReadersQuery,
@@ -98,7 +100,7 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 21
+LINK_VERSION = 22
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 
@@ -297,6 +299,7 @@ _RESULTS: tuple[type, ...] = (
     Started,
     Recorded,
     Arrived,
+    PinnedLease,
 )
 _LEASE = len(_RESULTS)
 
@@ -336,6 +339,7 @@ _REPLIES: dict[type, Any] = {
     ExecutionsQuery: msgspec.msgpack.Decoder(ExecutionPage).decode,
     EndedQuery: msgspec.msgpack.Decoder(EndedPage).decode,
     PublishedQuery: msgspec.msgpack.Decoder(PublishedPage).decode,
+    PinsQuery: msgspec.msgpack.Decoder(PinsPage).decode,
     JournalQuery: msgspec.msgpack.Decoder(JournalPage).decode,
     RecurrencesQuery: msgspec.msgpack.Decoder(RecurrencePage).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,

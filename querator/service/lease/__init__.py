@@ -4,6 +4,7 @@ are delivered. Settling leases is in `service.settle`.
     calls            lease calls and lease streams, up to the dispatcher of the queue
     chosen           lease calls for items by id, or by kind and attributes
     dispatcher       waiters of one queue, and how ready items are shared among them
+    pinned           leases of activations for workers that name versions
     waiter           one caller that waits, and the leases granted to it
     fair_queue       the wait queue: order and fairness of the waiters
     allocation       max-min fair shares of the ready items; pure arithmetic

@@ -297,6 +297,17 @@ class PublishedQuery(msgspec.Struct, frozen=True, array_like=True, tag="y"):
     wait_ms: int = 0
 
 
+class PinsQuery(msgspec.Struct, frozen=True, array_like=True, tag="z"):
+    """A `PinsPage`: up to `limit` pins that a worker with these versions, by function, may run.
+    While there are none, the answer waits up to `wait_ms`.
+    """
+
+    group: GroupId
+    versions: tuple[tuple[str, str], ...]
+    limit: int
+    wait_ms: int = 0
+
+
 class ResultsQuery(msgspec.Struct, frozen=True, array_like=True, tag="W"):
     """A `ResultsPage` of these items. While none of them has ended, the answer waits up to
     `wait_ms`.
@@ -343,6 +354,7 @@ Query = (
     | JournalQuery
     | EndedQuery
     | PublishedQuery
+    | PinsQuery
     | ResultsQuery
     | EventsQuery
     | ReadyQuery

@@ -379,7 +379,9 @@ def test_retry_says_which_were_stuck(cluster: ScriptedCluster) -> None:
         pb.RetryExecutionResponse(),
     )  # fmt: skip
     shown = invoke(cluster, "retry", "shop", "a", "b")
-    assert (shown.exit_code, shown.stdout, shown.stderr) == (1, "a\n", "b is not stuck.\n")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (
+        1, "a\n", "b is neither stuck nor pinned.\n",
+    )  # fmt: skip
     assert [one.id for one in asked.requests] == ["a", "b"]
 
 

@@ -47,7 +47,7 @@ async def lease(node: ScriptedNode) -> None:
         async with Client(f"127.0.0.1:{port}") as client:
             granted = await client.executions.lease(
                 "shop", client_id="worker", most=1, wait=timedelta(seconds=1),
-                lease_timeout=None, request_id="request",
+                lease_timeout=None, request_id="request", versions={},
             )  # fmt: skip
             assert granted == []
     finally:

@@ -128,7 +128,7 @@ class MemoryPartition:
                 self.state = "closed"
                 self.end = close
             case GiveBack() as back:
-                self.state = "stuck" if back.stuck else "runnable"
+                self.state = "stuck" if back.stuck else "pinned" if back.pinned else "runnable"
                 self.reason = back.reason
         return first
 

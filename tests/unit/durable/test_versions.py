@@ -243,3 +243,24 @@ async def test_a_worker_says_with_which_version_an_execution_continues(was):
     said = {report.version for report in calls.reports}
     assert said == {"" if was == "new" else "new"}
     assert not any(isinstance(report.then, GiveBack) for report in calls.reports)
+
+
+@pytest.mark.parametrize("was", ["old", "new", UNVERSIONED])
+async def test_a_function_that_takes_no_other_version_tries_none(was):
+    @durable(name="main", version="new", upgrade="never")
+    async def main() -> int:
+        return await reserve()
+
+    calls = FakeCalls(MemoryPartition().start(main))
+    await run(calls, main, version=was)
+    if was == "old":
+        [report] = calls.reports
+        assert report.then == GiveBack(reason=calls.partition.reason, pinned=True, refused="new")
+        assert "waits for version old, and the worker has version new" in calls.partition.reason
+    else:
+        assert calls.partition.close is not None
+
+
+def test_an_unknown_way_to_upgrade_is_refused():
+    with pytest.raises(ValueError, match="upgrade is 'always'; it must be 'try' or 'never'"):
+        durable(upgrade="always")(reserve.function)  # type: ignore[call-overload]

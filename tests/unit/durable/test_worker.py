@@ -242,7 +242,8 @@ async def test_a_record_that_is_refused_for_good_makes_it_stuck():
 async def test_a_function_that_is_not_there():
     calls = FakeCalls(MemoryPartition().start(steps))
     await run(calls, durable(name="other")(double.function))
-    assert calls.partition.state == "stuck"
+    assert calls.partition.state == "pinned"
+    assert calls.reports[-1].then == GiveBack(reason=calls.partition.reason, pinned=True)
     assert calls.partition.reason == "the worker has no function main; it has other"
 
 
@@ -256,12 +257,28 @@ async def test_code_that_does_not_fit_its_journal(caplog: pytest.LogCaptureFixtu
         return await call(half, 8)
 
     await run(calls, changed)
-    assert calls.partition.state == "stuck"
+    assert calls.partition.state == "pinned"
+    assert calls.reports[-1].then == GiveBack(
+        reason=calls.partition.reason, pinned=True, refused=changed.version
+    )
     [said] = caplog.records
     # The reason has the title of the execution, which the line has already.
     assert said.getMessage().count(f'main "{IDENTITY.id}", run') == 1
     assert "step double" in calls.partition.reason
     assert "step half" in calls.partition.reason
+
+
+async def test_code_that_does_not_fit_a_journal_of_its_own_version():
+    calls = FakeCalls(MemoryPartition().start(waits))
+    await run(calls, waits)
+    calls.partition.signal("word", b'"hello"')
+
+    @durable(name="main", version=UNVERSIONED)
+    async def changed() -> int:
+        return await call(half, 8)
+
+    await run(calls, changed)
+    assert calls.partition.state == "stuck"
 
 
 async def test_nothing_begins_when_the_lease_is_over():

@@ -683,3 +683,21 @@ async def test_published_values_at_every_crash():
         return found.value, found.version
 
     assert await Harness([reports]).every_crash(test) == ("over", 5)
+
+
+async def test_what_is_pinned_in_a_harness_stalls_with_the_reason() -> None:
+    @durable(name="patient", version="1")
+    async def older() -> str:
+        return "done"
+
+    @durable(version="2", upgrade="never")
+    async def patient() -> str:
+        return "done"
+
+    h = Harness([patient])
+    handle = await h.executions.start(older, id="it")
+    with pytest.raises(Stalled, match=r"it is pinned \(patient has upgrade='never'"):
+        await handle.result()
+    info = await handle.get()
+    assert (info.state, info.refused_versions) == ("pinned", ("2",))
+    assert await Harness([older]).run(older) == "done"

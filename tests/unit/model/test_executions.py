@@ -127,7 +127,7 @@ def test_kinds_and_states_say_their_class():
     assert all(kind < ARRIVAL for kind in WORKER_KINDS | FOLD_KINDS)
     assert record(3, RecordKind.CALL_FAILED_LATER).is_arrival
     assert [state.name for state in ExecutionState if not state.closed] == [
-        "RUNNABLE", "PARKED", "STUCK",
+        "RUNNABLE", "PARKED", "STUCK", "PINNED",
     ]  # fmt: skip
 
 
@@ -190,6 +190,11 @@ def test_a_fold_is_accepted():
         (Park(names=("",)), "park.names[0]"),
         (Close(RecordKind.TERMINATED), "close.outcome"),
         (GiveBack(stuck=True), "give_back.reason"),
+        (GiveBack(pinned=True), "give_back.reason"),
+        (GiveBack(True, "both", True), "give_back.pinned"),
+        (GiveBack(refused="2"), "give_back.refused_version"),
+        (GiveBack(False, "no", True, "v" * 65), "give_back.refused_version"),
+        (GiveBack(False, "no", True, "a\tb"), "give_back.refused_version"),
         (GiveBack(reason="x" * 1_001), "give_back.reason"),
     ],
 )
@@ -205,6 +210,8 @@ def test_a_malformed_end_is_refused_by_its_field(bad, field):
         Park(anything=True),
         Close(RecordKind.FAILED, b"x"),
         GiveBack(),
+        GiveBack(reason="no function f", pinned=True),
+        GiveBack(reason="unlike it", pinned=True, refused="2"),
     ],
 )
 def test_an_end_is_accepted_and_survives_the_log(end):

@@ -12,7 +12,7 @@ ARRIVALS = (
     "SIGNAL", "RESOLVED", "TIMER_FIRED", "CANCEL", "LATER", "CHILD_STARTED", "CHILD_REFUSED",
     *RESULTS.values(),
 )  # fmt: skip
-OPEN = ("RUNNABLE", "PARKED", "STUCK")
+OPEN = ("RUNNABLE", "PARKED", "STUCK", "PINNED")
 Entry = tuple[str, tuple[int, ...], str, int]
 Outcome = str | tuple[Any, ...]
 Spawn = tuple[tuple[int, ...], str, str, str]
@@ -69,6 +69,9 @@ class Run:
     parent_run: int = 0
     requests: list[int] = field(default_factory=list)
     """Those that have begun a run."""
+    pinned: bool = False
+    """Whether it was pinned in this run."""
+    refused: list[str] = field(default_factory=list)
 
     def publish(self, values: dict[str, bytes]) -> None:
         for key, value in values.items():
@@ -101,8 +104,18 @@ class Run:
         return index
 
     def run_again(self) -> None:
-        self.state, self.holder = "RUNNABLE", 0
+        self.state, self.holder = "PINNED" if self.pinned else "RUNNABLE", 0
         self.activation += 1
+
+    def pin(self, refused: str) -> None:
+        self.pinned = True
+        if refused and refused not in self.refused:
+            self.refused.append(refused)
+        self.run_again()
+
+    def free(self) -> None:
+        self.pinned, self.refused = False, []
+        self.run_again()
 
     def renew(self, seen: int, unread: set[int]) -> None:
         """A new run: what the code has not received stays."""
@@ -114,7 +127,7 @@ class Run:
         self.timers, self.arrived, self.links = {}, {}, {}
         self.seen = self.after = self.lapses = 0
         self.run += 1
-        self.run_again()
+        self.free()
 
     def end(self, state: str, now: int) -> None:
         self.state, self.holder, self.closed_at = state, 0, now
@@ -174,6 +187,20 @@ class Model:
         run = self.runs[name]
         assert name in self.ready()
         run.holder = lease
+        self.leases[lease] = self.now + self.lease_ms
+
+    def fitting(self, versions: dict[str, str]) -> set[str]:
+        """What is pinned, and may be leased by a worker with these versions of functions."""
+        return {
+            name for name, run in self.runs.items()
+            if run.state == "PINNED"
+            and run.function in versions and versions[run.function] not in run.refused
+        }  # fmt: skip
+
+    def taken(self, name: str, lease: int) -> None:
+        run = self.runs[name]
+        run.state, run.holder = "RUNNABLE", lease
+        run.activation += 1
         self.leases[lease] = self.now + self.lease_ms
 
     def of_number(self, number: int) -> Run | None:
@@ -329,8 +356,12 @@ class Model:
             run.renew(seen, then[1])
         elif then[0] == "stick":
             run.state, run.holder = "STUCK", 0
+        elif then[0] == "pin":
+            run.pin(then[1])
         elif then[0] == "back":
             run.holder = 0
+            if run.pinned:
+                run.run_again()
 
     # --- children --------------------------------------------------------------------------------
 
@@ -456,9 +487,9 @@ class Model:
         run = self.runs.get(name)
         if run is None or run.state not in OPEN:
             return "EXECUTION_NOT_FOUND" if run is None else "EXECUTION_CLOSED"
-        if run.state != "STUCK":
+        if run.state not in ("STUCK", "PINNED"):
             return ("repeated", 0)
-        run.run_again()
+        run.free()
         return ("arrived", 0)
 
     def advance(self, milliseconds: int) -> None:
@@ -502,3 +533,5 @@ class Model:
         run.lapses += 1
         if run.lapses == self.lapses_max:
             run.state, run.lapses = "STUCK", 0
+        elif run.pinned:
+            run.run_again()

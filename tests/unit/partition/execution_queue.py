@@ -9,6 +9,8 @@ from querator.model.execution_calls import ExecutionView, PublishedPage
 from querator.model.execution_commands import (
     Arrive,
     Arrived,
+    LeasePinned,
+    PinnedLease,
     Recorded,
     RecordProgress,
     Started,
@@ -36,6 +38,7 @@ from querator.partition.execution_queries import (
     journal_page,
     published_page,
 )
+from querator.partition.pins import fitting_pins
 from tests.unit.partition.partition_log import GROUP, PartitionLog, lease_of, seqs
 
 SECRET = b"0123456789abcdef"
@@ -100,6 +103,15 @@ class ExecutionQueue:
         (grant,) = result.grants
         assert isinstance(grant, LeaseGrant)
         return [Worker(self.at(seq).number, seq, grant.lease) for seq in seqs(grant)]
+
+    def lease_pinned(self, versions: dict[str, str], most: int = 1, **changes: Any) -> list[Worker]:
+        """As a worker with these versions, by function, leases what is pinned."""
+        with self.log.environment.snapshot() as txn:
+            pins = fitting_pins(txn, GROUP, versions, 100)
+        values: dict[str, Any] = {"client_id": "worker", "request_id": "", "most": most}
+        result = self.log.one(LeasePinned(**(values | changes), pins=pins))
+        assert isinstance(result, PinnedLease)
+        return [Worker(self.at(seq).number, seq, result.lease) for seq, _ in result.activations]
 
     def worker(self, name: str = "a", **changes: Any) -> Worker:
         """Starts an execution, and leases its activation."""

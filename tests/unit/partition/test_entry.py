@@ -57,7 +57,13 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Proposal
-from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
+from querator.model.execution_commands import (
+    Arrive,
+    FireTimers,
+    LeasePinned,
+    RecordProgress,
+    StartExecution,
+)
 from querator.model.executions import (
     ChildStart,
     Close,
@@ -363,6 +369,7 @@ COMMANDS = {
         Arrive(2, execution=7, run=1, path=b"\x01", mac=bytes(16), payload=b"yes")
     ),
     "fire timers": Proposal(FireTimers()),
+    "lease pinned": Proposal(LeasePinned("c", "r", 100, (bytes(range(32)),), 30_000)),
     "set breaker": Proposal(SetBreaker(open=True)),
     "move": Proposal(
         Move(7, 1, pack_struct("<I", 2), (LETTER,), FlowNames((b"eu.de",), b"\0\0")), b"ab"
@@ -504,6 +511,10 @@ OLD = {
     "record that gives back, before children": (
         COMMANDS["record that gives back"],
         "0193cf0000018bcfe5680090919c3d07cd012c2904009090909303c3a5737475636b00c400",
+    ),
+    "record that gives back, before pins": (
+        COMMANDS["record that gives back"],
+        "0193cf0000018bcfe568009091dc00103d07cd012c2904009090909303c3a5737475636b00c400909090a0",
     ),
     "answer without the moment of its complete": (
         COMMANDS["answer"],
@@ -1137,7 +1148,10 @@ GOLDEN = {
         "03000000909090a0"
     ),
     "record that gives back": (
-        "0193cf0000018bcfe568009091dc00103d07cd012c2904009090909303c3a5737475636b00c400909090a0"
+        "0193cf0000018bcfe568009091dc00103d07cd012c2904009090909503c3a5737475636bc2a000c400909090a0"
+    ),
+    "lease pinned": (
+        "0193cf0000018bcfe568009091962ea163a1726491c420000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fcd7530"
     ),
     "arrive": (
         "0193cf0000018bcfe568009101919c3e01a86f726465722d31370001a470616964a26d31c400c400"
@@ -1172,7 +1186,7 @@ def test_every_command_has_golden_bytes():
     assert numbers == {
         *range(1, 28),
         *range(30, 39),
-        *range(40, 46),
+        *range(40, 47),
         *range(50, 55),
         57,
         *range(60, 64),

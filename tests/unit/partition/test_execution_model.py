@@ -24,6 +24,7 @@ from querator.model.executions import (
     ArriveKind,
     ChildRefusal,
     Close,
+    ExecutionState,
     Fold,
     GiveBack,
     GoOn,
@@ -173,6 +174,17 @@ class Comparison(RuleBasedStateMachine):
             self.model.leased(name, worker.lease)
             self.workers.append((worker, self.model.runs[name].activation))
 
+    def take(self, versions: dict[str, str], most: int) -> None:
+        """A worker with some versions leases what is pinned."""
+        fitting = self.model.fitting(versions)
+        workers = self.queue.lease_pinned(versions, most)
+        assert len(workers) == min(most, len(fitting))
+        for worker in workers:
+            name = self.queue.at(worker.item).id
+            assert name in fitting
+            self.model.taken(name, worker.lease)
+            self.workers.append((worker, self.model.runs[name].activation))
+
     def wake(self) -> None:
         """Does what makes an execution ready, if none is."""
         for name, run in sorted(self.model.runs.items()):
@@ -180,6 +192,8 @@ class Comparison(RuleBasedStateMachine):
                 return
             if run.state == "STUCK":
                 self.end(name, ArriveKind.RETRY)
+            elif run.state == "PINNED":
+                self.take({run.function: "1"}, 1)
             elif run.state == "PARKED":
                 for what in sorted(run.wake or {"go"}, key=str):
                     if isinstance(what, str):
@@ -400,6 +414,7 @@ class Comparison(RuleBasedStateMachine):
                 continue
             assert (view.number, view.state.name) == (run.number, run.state)
             assert (view.run, view.timers) == (run.run, len(run.timers))
+            assert view.refused == tuple(run.refused)
             assert view.children == sum(len(link.paths) for link in run.links.values())
             page = self.queue.values(name)
             assert {one.key: (one.value, one.version) for one in page.values} == run.published
@@ -420,8 +435,42 @@ class Comparison(RuleBasedStateMachine):
             }
 
 
+class Pinning(Comparison):
+    """With workers of several versions."""
+
+    @rule(data=st.data(), refused=st.sampled_from(["", "2", "2", "3"]))
+    def pin(self, data: st.DataObject, refused: str) -> None:
+        """A worker cannot run what it has leased."""
+        worker, activation = self.worker(data)
+        run = self.model.of_number(worker.execution)
+        number = self.queue.numbers.get(worker, 0) + 1
+        seen = run.next - 1 if run is not None else 0
+        expected = self.model.record(
+            worker.execution, worker.lease, activation, number, seen, [], [], {}, ("pin", refused),
+            ([], []), {},
+        )  # fmt: skip
+        then = GiveBack(reason="unlike it", pinned=True, refused=refused)
+        result = self.queue.record(worker, number=number, seen=seen, then=then)
+        if isinstance(result, Refusal):
+            assert result.code.name == expected
+        else:
+            assert expected == ("recorded", result.first_index)
+
+    @precondition(lambda self: any(run.state == "PINNED" for run in self.model.runs.values()))
+    @rule(
+        versions=st.dictionaries(
+            st.sampled_from(["f", "f", "g"]), st.sampled_from(["1", "2", "3"]), min_size=1
+        ),
+        most=st.integers(1, 2),
+    )
+    def lease_pinned(self, versions: dict[str, str], most: int) -> None:
+        self.take(versions, most)
+
+
 TestExecutions = Comparison.TestCase
 TestExecutions.settings = hypothesis_settings(max_examples=40, stateful_step_count=50)
+TestPinning = Pinning.TestCase
+TestPinning.settings = hypothesis_settings(max_examples=40, stateful_step_count=50)
 
 
 @contextlib.contextmanager
@@ -493,6 +542,19 @@ def beginning_twice(monkeypatch):
 
 
 @contextlib.contextmanager
+def handing_out(monkeypatch):
+    """A version that does not fit gets an execution again."""
+
+    def forgetful(context, command, row, then):
+        row.pin, row.refused = 0, []
+        return give_back(context, command, row, then)
+
+    give_back = recording._give_back
+    monkeypatch.setattr(recording, "_give_back", forgetful)
+    yield
+
+
+@contextlib.contextmanager
 def leaving_children(monkeypatch):
     """An execution that begins again leaves the children of its former run as they are."""
 
@@ -503,17 +565,32 @@ def leaving_children(monkeypatch):
     yield
 
 
+@contextlib.contextmanager
+def waking_for_all(monkeypatch):
+    """What was pinned wakes for every worker."""
+    arrive = executions.arrive
+
+    def freed(context, number, row, record):
+        if row.state == ExecutionState.PARKED:
+            executions.free(row)
+        return arrive(context, number, row, record)
+
+    monkeypatch.setattr(execution_arrivals, "arrive", freed)
+    yield
+
+
 MUTANTS = [
     unfenced, losing, overlooking, outliving, refusing, forgetting, keeping_waits, beginning_twice,
     leaving_children,
 ]  # fmt: skip
+OF_PINS = [handing_out, waking_for_all]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize("mutant", MUTANTS + OF_PINS)
 def test_the_model_finds_a_mutant(mutant, monkeypatch):
     found = hypothesis_settings(
         max_examples=500, stateful_step_count=50, phases=[Phase.generate], database=None,
         deadline=None, suppress_health_check=list(HealthCheck), derandomize=True,
     )  # fmt: skip
     with mutant(monkeypatch), pytest.raises(AssertionError):
-        run_state_machine_as_test(Comparison, settings=found)
+        run_state_machine_as_test(Pinning if mutant in OF_PINS else Comparison, settings=found)
