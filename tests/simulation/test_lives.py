@@ -11,10 +11,10 @@ from tests.simulation.whole.lives import Begun, Found, Lives
 DONE = Found(
     ExecutionState.COMPLETED,
     "COMPLETED 9",
-    ("effect 1", "signal word:e!0", "effect 2", "promise yes"),
-    ("reserve", "act"),
+    result=("effect 1", "signal word:e!0", "effect 2", "promise yes"),
+    names=("reserve", "act"),
 )
-FAILED = Found(ExecutionState.FAILED, "FAILED 4", names=("reserve", "release"))
+FAILED = Found(ExecutionState.FAILED, "FAILED 4", run=2, names=("reserve", "release"))
 
 
 def a_life(*, trusts_clocks: bool = True) -> Lives:
@@ -34,6 +34,8 @@ def a_life(*, trusts_clocks: bool = True) -> Lives:
     lives.resolved("e", "token", "no", wins=False)
     lives.resolved("e", "token", "yes", wins=True)
     lives.slept("e", 2.5, 2.4)
+    lives.published("e", 3, least=0)
+    lives.published("e", 2, least=0)
     lives.heard("e", "COMPLETED 9")
     return lives
 
@@ -72,6 +74,7 @@ def again(lives: Lives) -> None:
         ),
         (lambda lives: lives.resolved("e", "token", "no", wins=True), "resolved one promise"),
         (lambda lives: lives.signalled("e", "word:e!3", 2), "and not the earlier"),
+        (lambda lives: lives.published("e", 2, least=lives.published_of("e")), "and 3 before"),
         (lambda lives: lives.slept("e", 2.5, 1.5), "has slept 1.500 s instead of 2.5"),
     ],
 )
@@ -117,6 +120,9 @@ def test_a_failure_without_release_is_found():
     lives = Lives()
     lives.starting("e", ("fails",))
     lives.begins("e", Begun("reserve", "effect 1", (), "key 1"))
+    # Its last run has ended before it began to reserve.
+    assert judged(lives, e=replace(FAILED, names=())) == []
+    lives.begins("e", Begun("reserve", "effect 2", (), "key 2", run=2))
     assert judged(lives, e=FAILED) == []
     [text] = judged(lives, e=replace(FAILED, names=("reserve",)))
     assert "has not released" in text

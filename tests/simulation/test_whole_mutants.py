@@ -105,8 +105,7 @@ QUICKLY_FOUND = [
     (mutants.leases_beside_the_choice, CHOOSING),
     (mutants.chooses_any_kind, CHOOSING),
     (mutants.delivers_without_completing, CHOOSING),
-    (mutants.begins_effects_at_once, EXECUTING),
-    (mutants.records_without_leases, EXECUTING),
+    (mutants.runs_past_leases, EXECUTING),
     (mutants.lets_executions_sleep, EXECUTING),
     (mutants.lets_questions_sleep, EXECUTING),
     (mutants.lets_old_copies_in, OLD_COPIES),
@@ -131,7 +130,8 @@ FOUND_LATER = [
     (mutants.bumps_for_ever, UNIQUE),
     (mutants.stores_beside_what_waits, UNIQUE),
     (mutants.leases_above_the_limit, LIMITING),
-    (mutants.runs_past_leases, EXECUTING),
+    (mutants.begins_effects_at_once, EXECUTING),
+    (mutants.records_without_leases, EXECUTING),
     (mutants.forgets_messages, EXECUTING),
 ]
 """These take many seeds. `make slow-mutants` runs them; each feature has another one above."""

@@ -12,7 +12,20 @@ from typing import Any, Final
 
 from querator.client.errors import ExecutionClosed, OutcomeUnknown, RequestError, SignalsFull
 from querator.client.executions import EndedInfo, ExecutionCalls
-from querator.durable import Durable, current, durable, promise, receive, saga, sleep, spawn, step
+from querator.durable import (
+    Durable,
+    continue_as_new,
+    current,
+    durable,
+    promise,
+    publish,
+    receive,
+    saga,
+    sleep,
+    spawn,
+    step,
+)
+from querator.durable import map as map_items
 from querator.durable import random as durable_random
 from querator.durable.arguments import encode_arguments
 from querator.durable.codec import Codec
@@ -31,7 +44,9 @@ WORKERS = 2
 DURATIONS_S = (0.0, 0.0, 0.02, 0.3, 1.5)
 PAUSES_S = (0.3, 2.0, 5.0)
 """A lease lasts for 3 s."""
-PARTS_MAX = 3
+PARTS_MAX = 4
+AGAIN = "again"
+"""The part that begins the next run."""
 LOOK_S = 2.0
 PROBE_S = 4.0
 """A question looks by itself after 5 s."""
@@ -56,7 +71,9 @@ class World:
         self._effects += 1
         token = f"effect {self._effects}"
         here = current()
-        self._lives.begins(here.execution_id, Begun(label, token, tuple(past), here.step_key))
+        run = int(here.step_key.split("/")[4])
+        begun = Begun(label, token, tuple(past), here.step_key, run)
+        self._lives.begins(here.execution_id, begun)
         if not self.is_fast:
             await asyncio.sleep(self._chance.choice(DURATIONS_S))
         return token
@@ -115,18 +132,22 @@ async def instant() -> float:
 
 
 @durable
-async def leaf() -> str:
-    return await effect("leaf", [])
+async def leaf(number: int) -> str:
+    await effect("leaf", [])
+    return f"leaf {number}"
 
 
 @durable
-async def life(parts: list[str]) -> list[str]:
-    seen: list[str] = []
+async def life(parts: list[str], seen: list[str]) -> list[str]:
+    """`seen`: in earlier runs."""
     async with saga() as undo:
         undo.add(release)
-        seen.append(await reserve([]))
-        for part in parts:
+        seen.append(await reserve(list(seen)))
+        for place, part in enumerate(parts):
+            if part == AGAIN:
+                continue_as_new(parts[place + 1 :], seen)
             await _PARTS[part](seen)
+            publish("seen", len(seen))
         await act(seen, "last")
     return seen
 
@@ -173,9 +194,14 @@ async def beside(seen: list[str]) -> None:
 
 
 async def has_child(seen: list[str]) -> None:
-    child = await spawn(leaf, id=f"{current().execution_id}/leaf")
+    child = await spawn(leaf, 7, id=f"{current().execution_id}/leaf")
     await act(seen, "beside the child")
     seen.append(f"child {await child}")
+
+
+async def maps(seen: list[str]) -> None:
+    seen += [f"child {one}" for one in await map_items(leaf, range(3), parallel=2)]
+    await act(seen, "mapped")
 
 
 async def asks(seen: list[str]) -> None:
@@ -191,7 +217,7 @@ async def fails(seen: list[str]) -> None:
 
 _PARTS: dict[str, Callable[[list[str]], Awaitable[None]]] = {
     "together": together, "wait": wait, "hear": hear, "race": race, "beside": beside,
-    "child": has_child, "asks": asks, "fails": fails,
+    "child": has_child, "maps": maps, "asks": asks, "fails": fails,
 }  # fmt: skip
 _WORDS: Final = {"hear": 2, "beside": 1}
 """Signals that a part receives."""
@@ -224,8 +250,10 @@ class Starting(Program):
         elif kind < 0.8:
             for name, token in self._lives.unresolved()[:1]:
                 await self._resolve(name, token)
-        elif kind < 0.86:
+        elif kind < 0.85:
             await self._end(self._chance.choice(ids))
+        elif kind < 0.92:
+            await self._read(self._chance.choice(ids))
         else:
             await self._listen(ids)
 
@@ -258,7 +286,9 @@ class Starting(Program):
         self._number += 1
         name = f"{self.name}.{self._number}"
         if parts is None:
-            parts = self._chance.sample(sorted(_PARTS), self._chance.randint(1, PARTS_MAX))
+            parts = self._chance.sample(
+                [AGAIN, *sorted(_PARTS)], self._chance.randint(1, PARTS_MAX)
+            )
         self._lives.starting(name, tuple(parts))
         for _ in range(self._chance.choice((1, 1, 2))):
             await self._start_one(name)
@@ -268,7 +298,7 @@ class Starting(Program):
         try:
             made = await self._calls.start(
                 self.queue, name, life.name, version=life.version,
-                arguments=encode_arguments(life, _CODEC, (parts,), {}),
+                arguments=encode_arguments(life, _CODEC, (parts, []), {}),
             )  # fmt: skip
         except RequestError as error:
             self._refused("a start", error)
@@ -304,6 +334,18 @@ class Starting(Program):
             self._refused("a resolution", error)
         else:
             self._lives.resolved(name, token, value, wins=wins)
+
+    async def _read(self, name: str) -> None:
+        """Reads a published value, which never goes back."""
+        least = self._lives.published_of(name)
+        seconds = self._chance.choice((0.0, 1.0))
+        try:
+            found = await self._calls.published(self.queue, name, "seen", after=0, seconds=seconds)
+        except RequestError as error:
+            self._refused("a read", error)
+        else:
+            value = _CODEC.decode(found[0], int) if found is not None else 0
+            self._lives.published(name, value, least=least)
 
     async def _end(self, name: str) -> None:
         end = self._calls.terminate if self._chance.random() < 0.3 else self._calls.cancel
@@ -379,11 +421,19 @@ def _found(txn: ReadTransaction, group: int, view: ExecutionView) -> Found:
         txn, group, view.number, first=0, count_max=_PAGE, bytes_max=1 << 30
     ).records
     names = tuple(one.note.name for one in journal if one.note.kind == RecordKind.STEP_DONE)
-    return Found(view.state, "" if end is None else end_text(view.state, end), tuple(result), names)
+    return Found(
+        state=view.state, end="" if end is None else end_text(view.state, end), run=view.run,
+        result=tuple(result), names=names,
+    )  # fmt: skip
 
 
 def make_processes(ground: Ground, chance: random.Random) -> list[WorkerProcess]:
+    """In some seeds they have one client id."""
+    one_id = chance.random() < 0.3
     return [
-        WorkerProcess(ground, f"worker {number}", QUEUE, FUNCTIONS, chance)
+        WorkerProcess(
+            ground, f"worker {number}", QUEUE, FUNCTIONS, chance,
+            client_id="workers" if one_id else f"worker {number}",
+        )
         for number in range(WORKERS)
-    ]
+    ]  # fmt: skip

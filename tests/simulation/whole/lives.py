@@ -9,6 +9,7 @@ no effect begins again when an attempt has begun whose result is recorded (with 
 what a signal says is received once at most, and in the order of the journal; what was accepted is
     received if the code receives enough
 the first resolution of a promise counts
+a published value that a client has read never goes back
 a timer does not fire early (with right clocks)
 a failed or cancelled execution that began to reserve has released
 each execution ends
@@ -35,6 +36,7 @@ class Begun:
     """Its result: no other attempt has the same."""
     past: tuple[str, ...]
     step_key: str
+    run: int = 1
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,11 @@ class Found:
     state: ExecutionState
     end: str
     """What it has ended with, in the words of `Lives.heard`."""
+    run: int = 1
     result: tuple[str, ...] = ()
     """What a completed one has seen, in its order."""
     names: tuple[str, ...] = ()
-    """Those of the steps that are done."""
+    """Those of the steps that are done in its last run."""
 
 
 @dataclass
@@ -63,6 +66,7 @@ class _Life:
     """Tokens of promises, with the value that counts; empty: it is not resolved."""
     values: set[str] = field(default_factory=set)
     """Those with which clients have resolved promises."""
+    published: int = 0
     heard: set[str] = field(default_factory=set)
 
 
@@ -106,6 +110,17 @@ class Lives:
             self.found.append(f"{name}: {tokens[token]} and {value} have resolved one promise")
         if wins or not tokens[token]:
             tokens[token] = value if wins else _RESOLVED
+
+    def published_of(self, name: str) -> int:
+        """The highest published value that a client has read."""
+        return self._lives[name].published
+
+    def published(self, name: str, value: int, *, least: int) -> None:
+        """A client has read the value. `least`: what was read before it asked."""
+        life = self._lives[name]
+        life.published = max(life.published, value)
+        if value < least:
+            self.found.append(f"{name} has published {value}, and {least} before")
 
     def heard(self, name: str, end: str) -> None:
         self._lives[name].heard.add(end)
@@ -179,7 +194,8 @@ class Lives:
         if found.state is ExecutionState.COMPLETED:
             yield from self._wrong_result(life, found.result)
         elif found.state in (ExecutionState.FAILED, ExecutionState.CANCELLED):
-            if any(one.label == "reserve" for one in life.begun) and "release" not in found.names:
+            reserves = any(one.label == "reserve" and one.run == found.run for one in life.begun)
+            if reserves and "release" not in found.names:
                 yield f"it has ended as {found.state.name}, and has not released: {found.names}"
 
     def _wrong_result(self, life: _Life, result: tuple[str, ...]) -> Iterable[str]:

@@ -217,8 +217,11 @@ class WorkerProcess:
         queue: str,
         functions: Sequence[Durable[..., Any]],
         chance: random.Random,
+        *,
+        client_id: str,
     ) -> None:
         self.name = name
+        self._client_id = client_id
         self.loops: list[VirtualLoop] = []
         """Loops of all its starts."""
         self._shores = shores
@@ -251,7 +254,7 @@ class WorkerProcess:
     async def _live(self, loop: VirtualLoop, chance: random.Random) -> None:
         shores = _ProcessShores(self._shores, loop)
         calls = ExecutionCalls(SimulatedNodes(shores, chance), NAMESPACE)  # type: ignore[arg-type]
-        client = _Client(calls, self.name)
+        client = _Client(calls, self._client_id)
         while True:
             self._worker = Worker(
                 client, self._queue, self._functions,

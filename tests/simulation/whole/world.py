@@ -813,7 +813,7 @@ class WholeWorld:
             process.start()
         for number in range(2):
             self._add(executing.Starting, f"{queue}.p{number}", queue)
-        self._add(executing.Failing, f"{queue}.failing", queue, slower=OPERATORS_SLOWER)
+        self._add(executing.Failing, f"{queue}.failing", queue, slower=2)
 
     def _executions_end(self) -> bool:
         """Whether all executions end in time."""
