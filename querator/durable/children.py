@@ -55,6 +55,11 @@ class SpawnOptions(NamedTuple):
     detached: bool = False
     cancel: bool = True
 
+    @property
+    def follows(self) -> bool:
+        """Whether it is cancelled when an `await` of it is."""
+        return self.cancel and not self.detached
+
 
 class Child(Generic[T]):
     """An execution that this one has started. `await child` gives its result, or raises what it has
@@ -110,7 +115,7 @@ class Child(Generic[T]):
             value: T = await asyncio.shield(future)
             return value
         except asyncio.CancelledError:
-            if self._options.cancel and not code.is_away:
+            if self._options.follows and not code.is_away:
                 self.cancel()
             raise
         finally:
@@ -125,7 +130,7 @@ class Child(Generic[T]):
         code.open_children += 1
         if scope is not None:
             scope.opened()
-        if code.left.pop(self._start.path, None) is not None and self._options.cancel:
+        if code.left.pop(self._start.path, None) is not None and self._options.follows:
             # The code was cancelled while it waited for the start.
             self.cancel()
 
@@ -192,7 +197,8 @@ def spawn(
     made. A child of this run with the same id, function and arguments is the one that was asked
     for. The child is cancelled when this execution is cancelled or ends, and when an `await` of it
     is cancelled. `cancel=False`: only when this execution ends. `detached`: it outlives this
-    execution. A parameter of the function that has one of these names must be given by place.
+    execution, and only `child.cancel()` cancels it. A parameter of the function that has one of
+    these names must be given by place.
     """
     code = context.code_or_raise("spawn")
     site = site_of(sys._getframe(1))
@@ -273,7 +279,9 @@ def heard(
         case RecordKind.CHILD_FAILED:
             error = code.codec.decode_error(note.payload)
         case RecordKind.CHILD_CANCELLED:
-            error = ExecutionCancelled(f"child {child.id} was cancelled")
+            reason = note.payload.decode("utf-8", "replace")
+            why = f": {reason}" if reason else ""
+            error = ExecutionCancelled(f"child {child.id} was cancelled{why}")
         case RecordKind.CHILD_TERMINATED:
             reason = note.payload.decode("utf-8", "replace")
             error = ExecutionTerminated(f"child {child.id} was ended from outside: {reason}")

@@ -56,6 +56,7 @@ class ExecutionCode:
         """That of the main task."""
         self.is_replaying = False
         self.is_cancelled = False
+        self.cancel_reason = b""
         self.stuck = ""
         """Why the execution cannot continue without a person, if it cannot."""
         self.published = Publishing()
@@ -113,7 +114,7 @@ class ExecutionCode:
         main = self.main
         assert main is not None
         if main.cancelled():
-            return Close(RecordKind.CANCELLED)
+            return Close(RecordKind.CANCELLED, self.cancel_reason)
         error = main.exception()
         if isinstance(error, NextRun):
             unread = sorted(index for box in self.mailboxes.values() for index in box.indexes)

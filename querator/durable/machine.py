@@ -453,6 +453,7 @@ class ExecutionMachine:
 
     def _cancel(self, note: Note) -> None:
         self.code.is_cancelled = True
+        self.code.cancel_reason = note.payload
         assert self.code.main is not None
         self.code.main.cancel(note.payload.decode("utf-8", "replace") or None)
         self.code.turn(None)

@@ -298,15 +298,14 @@ class Harness:
             return False
         due = self._queue.next_due()
         if due is None or (until_ms is not None and due > until_ms):
-            if until_ms is not None:
-                self._move(until_ms)
-            return False
+            # Cancellations of children are due as well, and have no time.
+            return self._move(self._queue.now_ms if until_ms is None else until_ms)
         self._move(due)
         return True
 
-    def _move(self, to_ms: int) -> None:
+    def _move(self, to_ms: int) -> bool:
         self._worker.extend()
-        self._queue.move(to_ms)
+        return self._queue.move(to_ms)
 
 
 def _plain(step: Any, name: str) -> Callable[..., Any]:

@@ -89,6 +89,11 @@ _DUE_ROUNDS_MAX: Final = 10_000
 """Commands that one instant may bring; each has an apply bound of its own."""
 
 
+def _hash(arguments: bytes) -> bytes:
+    """By which executions of an id are compared."""
+    return blake2b(arguments, digest_size=16).digest()
+
+
 class Activation(NamedTuple):
     """An execution under a lease."""
 
@@ -157,13 +162,13 @@ class MemoryQueue:
 
     # --- time ----------------------------------------------------------------------------------
 
-    def move(self, to_ms: int) -> None:
-        """Lets time pass, and what becomes due happen."""
+    def move(self, to_ms: int) -> bool:
+        """Lets time pass, and what becomes due happen. Returns whether something has happened."""
         self.now_ms = max(self.now_ms, to_ms)
-        for _ in range(_DUE_ROUNDS_MAX):
+        for rounds in range(_DUE_ROUNDS_MAX):
             commands = self._machine.due_commands(self.now_ms)
             if not commands:
-                return
+                return rounds > 0
             for command in commands:
                 self._apply(command)
         raise RuntimeError(f"what is due at {self.now_ms} does not become done")
@@ -215,7 +220,10 @@ class MemoryQueue:
         beside = _Attachments()
         records = tuple(map(beside.placed, sending.notes))
         folds = tuple(replace(fold, note=beside.placed(fold.note)) for fold in sending.folds)
-        children = tuple(map(beside.placed, sending.children))
+        children = tuple(
+            beside.placed(replace(child, arguments=_hash(child.payload)))
+            for child in sending.children
+        )
         then = sending.then
         if isinstance(then, Close | NewRun):
             then = beside.placed(then)
@@ -252,7 +260,7 @@ class MemoryQueue:
         command = beside.placed(
             StartExecution(
                 id=execution_id, function=function, version=version, secret=secret.digest(),
-                arguments=blake2b(arguments, digest_size=16).digest(), payload=arguments,
+                arguments=_hash(arguments), payload=arguments,
                 policy=KEY_POLICIES.index(key_policy) + 1, priority=priority,
                 start_at_ms=start_at_ms, deadline_ms=deadline_ms,
                 request=self._starts.to_bytes(START_REQUEST_BYTES, "big"),

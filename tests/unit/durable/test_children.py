@@ -122,7 +122,7 @@ def test_a_timeout_cancels_the_child():
                 return str(error)
 
     family = run(parent)
-    assert family.result("a") == "child a/slow was cancelled"
+    assert family.result("a") == "child a/slow was cancelled: its parent a cancels it"
     assert family.result("a/slow") == "CANCELLED"
 
 
@@ -137,6 +137,18 @@ def test_a_child_that_is_shielded_survives_a_timeout():
             return await child
 
     assert run(parent).result("a") == "p1"
+
+
+def test_a_detached_child_is_not_cancelled_for_an_await():
+    @durable
+    async def parent() -> str:
+        child = await spawn(wait_long, "p1", id="a/detached", detached=True)
+        async with asyncio.timeout(60):
+            return await child
+
+    family = run(parent)
+    assert isinstance(family.result("a"), TimeoutError)
+    assert family.result("a/detached") == "p1"
 
 
 def test_a_child_is_cancelled_by_name():
