@@ -139,10 +139,22 @@ async def leaf(number: int) -> str:
 
 @durable
 async def life(parts: list[str], seen: list[str]) -> list[str]:
+    return await lived(parts, seen, is_newer=False)
+
+
+@durable(name="life")
+async def newer_life(parts: list[str], seen: list[str]) -> list[str]:
+    """Changed code, which fits the journals of executions that have only begun to reserve."""
+    return await lived(parts, seen, is_newer=True)
+
+
+async def lived(parts: list[str], seen: list[str], *, is_newer: bool) -> list[str]:
     """`seen`: in earlier runs."""
     async with saga() as undo:
         undo.add(release)
         seen.append(await reserve(list(seen)))
+        if is_newer:
+            await act(seen, "newer")
         for place, part in enumerate(parts):
             if part == AGAIN:
                 continue_as_new(parts[place + 1 :], seen)
@@ -219,9 +231,10 @@ _PARTS: dict[str, Callable[[list[str]], Awaitable[None]]] = {
     "together": together, "wait": wait, "hear": hear, "race": race, "beside": beside,
     "child": has_child, "maps": maps, "asks": asks, "fails": fails,
 }  # fmt: skip
+_VERSIONS: Final = (life.version, newer_life.version)
 _WORDS: Final = {"hear": 2, "beside": 1}
 """Signals that a part receives."""
-FUNCTIONS: Final[list[Durable[..., Any]]] = [life, leaf]
+DEPLOYMENTS: Final[tuple[list[Durable[..., Any]], ...]] = ([life, leaf], [newer_life, leaf])
 
 
 # --- clients ---------------------------------------------------------------------------------
@@ -297,7 +310,7 @@ class Starting(Program):
         parts = list(self._lives.parts_of(name))
         try:
             made = await self._calls.start(
-                self.queue, name, life.name, version=life.version,
+                self.queue, name, life.name, version=self._chance.choice(_VERSIONS),
                 arguments=encode_arguments(life, _CODEC, (parts, []), {}),
             )  # fmt: skip
         except RequestError as error:
@@ -428,12 +441,20 @@ def _found(txn: ReadTransaction, group: int, view: ExecutionView) -> Found:
 
 
 def make_processes(ground: Ground, chance: random.Random) -> list[WorkerProcess]:
-    """In some seeds they have one client id."""
+    """In some seeds they have one client id, in some they run old and new code."""
     one_id = chance.random() < 0.3
+    deployments = DEPLOYMENTS if chance.random() < 0.5 else DEPLOYMENTS[:1]
     return [
         WorkerProcess(
-            ground, f"worker {number}", QUEUE, FUNCTIONS, chance,
+            ground, f"worker {number}", QUEUE, deployments, chance,
             client_id="workers" if one_id else f"worker {number}",
         )
         for number in range(WORKERS)
     ]  # fmt: skip
+
+
+def deploy_all(processes: Sequence[WorkerProcess]) -> None:
+    """From now on, there is a worker for each version."""
+    for number, process in enumerate(processes):
+        process.kill()
+        process.start(number)

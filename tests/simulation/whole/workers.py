@@ -208,14 +208,16 @@ class _Client(Client):
 
 
 class WorkerProcess:
-    """A process that runs durable functions, and is started again when it has ended."""
+    """A process that runs durable functions, and is started again when it has ended.
+    `deployments`: the functions of its code, one of which each start has.
+    """
 
     def __init__(
         self,
         shores: Shores,
         name: str,
         queue: str,
-        functions: Sequence[Durable[..., Any]],
+        deployments: Sequence[Sequence[Durable[..., Any]]],
         chance: random.Random,
         *,
         client_id: str,
@@ -226,7 +228,7 @@ class WorkerProcess:
         """Loops of all its starts."""
         self._shores = shores
         self._queue = queue
-        self._functions = functions
+        self._deployments = deployments
         self._chance = chance
         self._worker: Worker | None = None
 
@@ -234,13 +236,17 @@ class WorkerProcess:
     def loop(self) -> VirtualLoop:
         return self.loops[-1]
 
-    def start(self) -> None:
+    def start(self, deployment: int | None = None) -> None:
+        """`deployment`: the number of the code that it runs; None: any."""
+        if deployment is None:
+            deployment = self._chance.randrange(len(self._deployments))
+        functions = self._deployments[deployment % len(self._deployments)]
         timeline = self._shores.timeline
         chance = random.Random(self._chance.random())
         loop = VirtualLoop(timeline, RightClock(timeline), chance, self._failed)
         self.loops.append(loop)
-        timeline.note("worker", self.name, "start")
-        loop.start(self._live(loop, chance)).add_done_callback(self._ended)
+        timeline.note("worker", self.name, "start", deployment)
+        loop.start(self._live(loop, functions, chance)).add_done_callback(self._ended)
 
     def kill(self) -> None:
         self._shores.timeline.note("worker", self.name, "kill")
@@ -251,13 +257,15 @@ class WorkerProcess:
         if self._worker is not None and not self.loop.ended:
             self.loop.within(self._worker.stop)
 
-    async def _live(self, loop: VirtualLoop, chance: random.Random) -> None:
+    async def _live(
+        self, loop: VirtualLoop, functions: Sequence[Durable[..., Any]], chance: random.Random
+    ) -> None:
         shores = _ProcessShores(self._shores, loop)
         calls = ExecutionCalls(SimulatedNodes(shores, chance), NAMESPACE)  # type: ignore[arg-type]
         client = _Client(calls, self._client_id)
         while True:
             self._worker = Worker(
-                client, self._queue, self._functions,
+                client, self._queue, functions,
                 concurrency=CONCURRENCY, lease_timeout=LEASE_TIMEOUT, grace=timedelta(seconds=1),
             )  # fmt: skip
             running = loop.start(self._worker.run())

@@ -817,6 +817,7 @@ class WholeWorld:
 
     def _executions_end(self) -> bool:
         """Whether all executions end in time."""
+        executing.deploy_all(self.worker_processes)
         for program in self.programs:
             if isinstance(program, executing.Starting) and not self._done(
                 program.finish(), within_us=CALM_US
