@@ -1,7 +1,9 @@
 """Behaviours from the suites of other systems: what their tests expect, in words of executions.
 
 Each names its source: A is Absurd (earendil-works/absurd, tests/), D is DBOS
-(dbos-inc/dbos-transact-py, tests/). Where a source expects something else, the docstring says so.
+(dbos-inc/dbos-transact-py, tests/), T is Temporal (temporalio/features, features/). Where a source
+expects something else, the docstring says so. Behaviours of code are in
+tests/unit/local/test_others_*.py.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from querator.v1 import execution_service_pb2 as v1
+from tests.conformance.door import Refused
 from tests.conformance.executions import (
     Executions,
     begun,
@@ -21,6 +24,7 @@ from tests.conformance.executions import (
     payloads,
     step,
     timer,
+    value,
 )
 from tests.conformance.make import Make
 from tests.conformance.queues import refusal
@@ -180,6 +184,41 @@ async def test_a_cancelled_execution_may_record_how_it_cleans_up(make: Make):
     assert payloads(await shop.journal())[-2] == b"cleaned up"
 
 
+async def test_a_cancellation_and_an_end_at_the_same_time(make: Make):
+    """A test_lock_ordering: cancel and complete, or fail, do not block each other. Here a result
+    wins over a cancellation that its code has not seen.
+    """
+    for outcome in ("COMPLETED", "FAILED"):
+        shop, held = await begun(make)
+        _, refused = await asyncio.gather(
+            shop.close(held, b"end", outcome=outcome), cancel_or_refusal(shop)
+        )
+        found = await shop.get()
+        assert (found.end.kind, found.end.payload) == (kind(outcome), b"end")
+        was_first = kinds(await shop.journal())[-2:] == ["CANCEL", outcome]
+        assert refused == ("" if was_first else "EXECUTION_CLOSED")
+
+
+async def cancel_or_refusal(shop: Executions) -> str:
+    """The code of the refusal, if there is one."""
+    try:
+        await shop.cancel()
+    except Refused as refused:
+        return refused.code
+    return ""
+
+
+async def test_a_cancellation_wakes_what_sleeps(make: Make):
+    """A test_retry_and_cancellation: cancel a sleeping task. Here its code may clean up."""
+    shop, held = await begun(make)
+    await shop.park(held, paths=[ONE], timers=[timer(ONE, time.time() + 86_400)])
+    await shop.cancel(reason="enough")
+    resumed = await shop.lease_one()
+    assert (kinds(resumed.records), payloads(resumed.records)[-1]) == (
+        ["STARTED", "CANCEL"], b"enough",
+    )  # fmt: skip
+
+
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
@@ -205,6 +244,28 @@ async def test_sleeps_one_after_the_other_are_all_in_the_journal(make: Make):
     assert [one.path for one in fired] == [ONE, TWO]
 
 
+async def test_a_result_is_written_once(make: Make):
+    """D test_workflow_management: an outcome belongs to the row that is pending; a second one
+    changes nothing.
+    """
+    shop, held = await begun(make)
+    await shop.close(held, b"first")
+    refused = await refusal(shop.close(held, b"second", outcome="FAILED"))
+    assert refused.code in ("LEASE_LOST", "EXECUTION_CLOSED")
+    assert (await shop.get()).end.payload == b"first"
+
+
+async def test_published_values_are_read_without_a_worker(make: Make):
+    """T query/timeout_due_to_no_active_workers: there a query needs a worker. Here the server has
+    what was published.
+    """
+    shop, held = await begun(make)
+    begun_value = value("state", b'"begun"')
+    await shop.record(held, published=[begun_value], park=v1.Park(names=["word"]))
+    found = await shop.published("state")
+    assert [one.value for one in found.values] == [b'"begun"']
+
+
 # --- workers that are late ------------------------------------------------------------------------
 
 
@@ -218,6 +279,14 @@ async def test_a_worker_that_was_replaced_writes_nothing(make: Make, write: str)
     assert await shop.journal() == before
     await shop.close(owner, b"of the owner")
     assert (await shop.get()).end.payload == b"of the owner"
+
+
+async def test_a_lease_that_never_was_is_not_extended(make: Make):
+    """A test_extend_claim: an extension of a run that does not exist is an error."""
+    shop, held = await begun(make)
+    never = f"ffff.{held.lease_id.partition('.')[2]}"
+    known, unknown = await shop.extend(held.lease_id, never, timeout_s=30)
+    assert (known.error, unknown.error) == (0, 8)  # LEASE_LOST
 
 
 async def test_a_message_goes_to_the_worker_that_has_the_execution(make: Make):
