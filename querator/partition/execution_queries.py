@@ -38,9 +38,18 @@ _WITH_REASON = (ExecutionState.STUCK, ExecutionState.PINNED)
 
 def execution_of(txn: ReadTransaction, group: int, execution_id: str) -> ExecutionView | None:
     """The execution with this id. None: there is none."""
-    raw = EXECUTION_NAMES.get(txn, group, name_hash(execution_id))
-    view = None if raw is None else execution_view(txn, group, int.from_bytes(raw, "big"))
-    return view if view is not None and view.id == execution_id else None
+    found = _row_of(txn, group, execution_id)
+    return None if found is None else _view(*found)
+
+
+def _row_of(txn: ReadTransaction, group: int, execution_id: str) -> tuple[int, ExecutionRow] | None:
+    raw_number = EXECUTION_NAMES.get(txn, group, name_hash(execution_id))
+    if raw_number is None:
+        return None
+    number = int.from_bytes(raw_number, "big")
+    raw = EXECUTIONS.get(txn, group, number)
+    row = None if raw is None else decode_execution(raw)
+    return (number, row) if row is not None and row.id == execution_id else None
 
 
 def execution_view(txn: ReadTransaction, group: int, number: int) -> ExecutionView | None:
@@ -68,10 +77,14 @@ def ended_executions(
     found: list[EndedExecution] = []
     size = 0
     for execution_id in ids:
-        view = execution_of(txn, group, execution_id)
-        if view is None:
+        there = _row_of(txn, group, execution_id)
+        if there is None:
             found.append(EndedExecution(execution_id))
             continue
+        if not there[1].closed:
+            # Most of those that a client waits for.
+            continue
+        view = _view(*there)
         end = end_of(txn, group, view)
         if end is None:
             continue

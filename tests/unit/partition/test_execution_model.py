@@ -555,17 +555,6 @@ def handing_out(monkeypatch):
 
 
 @contextlib.contextmanager
-def leaving_children(monkeypatch):
-    """An execution that begins again leaves the children of its former run as they are."""
-
-    def forget(context, number, rows_max, *, reason):
-        return 0
-
-    monkeypatch.setattr(execution_runs, "forget_children", forget)
-    yield
-
-
-@contextlib.contextmanager
 def waking_for_all(monkeypatch):
     """What was pinned wakes for every worker."""
     arrive = executions.arrive
@@ -581,7 +570,6 @@ def waking_for_all(monkeypatch):
 
 MUTANTS = [
     unfenced, losing, overlooking, outliving, refusing, forgetting, keeping_waits, beginning_twice,
-    leaving_children,
 ]  # fmt: skip
 OF_PINS = [handing_out, waking_for_all]
 
