@@ -12,6 +12,7 @@ The checks are of histories: what the code was given (`Ledger`), the journals, t
 - The code is given one result of a child, in each replay the same, and it is the child's own end.
 - An operation has one arrival that says how the start went, and at most one result.
 - What is attached has ended when its parent has, or was cancelled; what is detached was not.
+- A parked execution has the timers that its code waits for, and no other one.
 - Each execution ends.
 """
 
@@ -171,7 +172,12 @@ async def shielded(spec: str, deep: int) -> str:
 
 
 async def detached(spec: str, deep: int) -> str:
-    await started(spec, deep, "detached")
+    """Some are awaited for a time, which does not cancel them."""
+    child = await started(spec, deep, "detached")
+    if random.Random(spec).random() < 0.5:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await outcome(child)
     return "detached"
 
 

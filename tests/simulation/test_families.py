@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from querator.durable import mapping
-from querator.durable.children import Child
-from querator.durable.machine import living
+from querator.durable.children import Child, SpawnOptions
+from querator.durable.machine import ExecutionMachine, living
 from querator.partition import execution_arrivals, execution_children, recording
 from querator.partition.execution_rows import ChildEnds
 from tests.simulation.families import many, run
@@ -98,6 +98,16 @@ def takes_any_id() -> AbstractContextManager[None]:
     return replaced(execution_children, "find_execution", lambda context, name: None)
 
 
+def keeps_timers() -> AbstractContextManager[None]:
+    """A time limit that ends in a replay leaves its timer with the partition."""
+    return replaced(ExecutionMachine, "_withdraw", lambda self, timers: None)
+
+
+def cancels_for_an_await() -> AbstractContextManager[None]:
+    """What is detached is cancelled when an await of it is."""
+    return replaced(SpawnOptions, "follows", property(lambda self: self.cancel))
+
+
 def joins_portions_backwards() -> AbstractContextManager[None]:
     """The results of a map are not in the order of its items."""
 
@@ -123,7 +133,7 @@ def drops_what_has_failed() -> AbstractContextManager[None]:
     "mutant",
     [
         unfenced, starts_again, without_cancellations, forgets_a_cancel, cancels_all,
-        loses_a_result, gives_a_result_twice, takes_any_id,
+        loses_a_result, gives_a_result_twice, takes_any_id, keeps_timers, cancels_for_an_await,
         joins_portions_backwards, drops_what_has_failed,
     ],
 )  # fmt: skip

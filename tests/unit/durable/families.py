@@ -34,7 +34,7 @@ from querator.model.limits import EXECUTION_RETENTION_MS_MAX
 from querator.partition import invariants
 from querator.partition.execution_queries import list_executions
 from querator.wire.executions import parse_progress
-from tests.unit.durable.memory_partition import START_MS, outcome_of
+from tests.unit.durable.memory_partition import START_MS, awaited_timers, outcome_of
 from tests.unit.partition.execution_queue import ExecutionQueue, Worker
 from tests.unit.partition.partition_log import PartitionLog
 
@@ -198,7 +198,7 @@ class Family:
         machine = ExecutionMachine(self._functions[view.function], identity, CODEC)
         machine.leased(1 << 60)
         journal = self.queue.journal(view.id)
-        machine.load(journal)
+        machine.load(journal, timers=view.timer_paths)
         self.holders.append(Holder(worker, machine, journal[-1].index))
 
     def _hear(self, holder: Holder) -> None:
@@ -252,6 +252,9 @@ class Family:
         elif isinstance(result, Recorded):
             holder.machine.applied(sending.number, result.first_index)
             assert not holder.is_late, "the lease is the fence of every Record"
+            if holder.machine.is_parked:
+                timers = self.queue.view(holder.machine.code.identity.id).timers
+                assert timers == len(awaited_timers(holder.machine)), "timers of the partition"
             if holder.machine.is_parked or holder.machine.is_closed:
                 self._drop(holder)
         elif isinstance(result, Refusal) and result.code is ErrorCode.UNSEEN:

@@ -289,12 +289,25 @@ class Worker:
             self.machine.refused(sending.number)
         else:
             self.machine.applied(sending.number, first)
+            if isinstance(sending.then, Park):
+                self.check_timers()
         return sending
+
+    def check_timers(self) -> None:
+        """A parked execution has the timers for which its code waits, and no other one."""
+        waits = awaited_timers(self.machine)
+        assert self.partition.timers.keys() == waits, "timers of the partition and of the code"
 
     def lease_again(self, until_ms: int = FOREVER_MS) -> None:
         """The execution was parked, and something has arrived."""
         self.lease = self.partition.grant()
         self.machine.leased(until_ms)
+
+
+def awaited_timers(machine: ExecutionMachine) -> set[bytes]:
+    """The paths of the timers for which the code of a machine waits."""
+    retries = {path for path, _ in machine._attempts.recorded()}
+    return machine.code.loop.timers.keys() | retries
 
 
 def outcome_of(effect: Effect) -> Any:
