@@ -181,6 +181,11 @@ durable-replay: setup ## measure how fast the code of executions is replayed fro
 bench-durable: setup ## measure durable execution on one node and on three: lives, steps, signals, children
 	$(PY) -m scripts.bench.durable
 
+EXECUTIONS ?= 1000
+.PHONY: deployments
+deployments: setup ## deploy changed code back and forth under load, with EXECUTIONS (1000) parked executions
+	$(PY) -m scripts.bench.deployments --executions $(EXECUTIONS)
+
 SEEDS_OF_PROGRAMS ?= 10000
 .PHONY: durable-programs
 durable-programs: setup ## compare random durable programs with plain asyncio, on each Python that is here

@@ -187,16 +187,18 @@ class ExecutionCalls:
         lease_timeout: timedelta | None,
         request_id: str,
         versions: Mapping[str, str],
+        given_up: bool = False,
     ) -> list[ActivationGrant]:
         """Waits for the first activation. `versions` are those of the functions of the worker: it
-        gets pinned executions that may fit. Raises `LeaseEnded` when the lease of an earlier
-        request with this id has ended.
+        gets pinned executions that may fit. `given_up`: what the request with this id was granted,
+        whose answer may be lost. Raises `LeaseEnded` when the lease of an earlier request with this
+        id has ended.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait.total_seconds()
         request = v1.LeaseActivationsRequest(
             namespace=self.namespace, queue=queue, client_id=client_id, request_id=request_id,
-            max_activations=most,
+            max_activations=most, given_up=given_up,
             functions=[
                 v1.FunctionVersion(function=function, version=version)
                 for function, version in versions.items()

@@ -187,7 +187,7 @@ class Worker:
         return False
 
     async def _lease(
-        self, calls: ExecutionCalls, request_id: str, wait: timedelta
+        self, calls: ExecutionCalls, request_id: str, wait: timedelta, *, given_up: bool = False
     ) -> list[ActivationGrant]:
         return await calls.lease(
             self._queue,
@@ -197,15 +197,16 @@ class Worker:
             lease_timeout=self._lease_timeout,
             request_id=request_id,
             versions=self._versions,
+            given_up=given_up,
         )
 
     async def _leased_meanwhile(
         self, calls: ExecutionCalls, request_id: str
     ) -> list[ActivationGrant]:
-        """What a call that was given up has leased: a repeat of it says so."""
+        """What a call that was given up has leased."""
         try:
             async with asyncio.timeout(_GIVE_BACK_SECONDS):
-                return await self._lease(calls, request_id, timedelta(0))
+                return await self._lease(calls, request_id, timedelta(0), given_up=True)
         except (RequestError, TimeoutError) as error:
             LOG.warning("activations of queue %s may be leased until they lapse: %s",
                         self._queue, error)  # fmt: skip

@@ -102,7 +102,8 @@ class LeaseCall(msgspec.Struct, frozen=True):
     """A lease request. `wait_ms` 0: do not wait. `lease_timeout_ms` 0: the item's or the queue's.
     `partition` None: any. `chosen` None: the first ready items. `completes`: the items are
     completed before they are sent. `activations`: the items are those of executions; `versions` are
-    those of the caller, each a function with its version.
+    those of the caller, each a function with its version. `given_up`: what the request was granted
+    before is wanted, and nothing else.
     """
 
     namespace: str
@@ -118,6 +119,7 @@ class LeaseCall(msgspec.Struct, frozen=True):
     completes: bool = False
     activations: bool = False
     versions: tuple[tuple[str, str], ...] = ()
+    given_up: bool = False
 
 
 class DeadOrigin(msgspec.Struct, frozen=True):

@@ -137,7 +137,7 @@ class ExecutionService:
         until their leases lapse.
         """
         queue = await self._queue(call.namespace, call.queue)
-        if call.versions and call.partition is None:
+        if (call.versions and call.partition is None) or call.given_up:
             runs = await self._pinned.lease(queue, call)
         else:
             reply = await self._leasing.lease(call)

@@ -400,6 +400,7 @@ class LeaseActivationsRequest(_message.Message):
     REQUEST_TIMEOUT_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     FUNCTIONS_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -412,6 +413,10 @@ class LeaseActivationsRequest(_message.Message):
     """Most activations, 1 to 1,000."""
     partition: _builtins.int
     """In a repeat: the partition that the first answer or its unknown-outcome error named."""
+    given_up: _builtins.bool
+    """Whether the caller has given up the request with this `request_id`, and may have missed its answer: nothing more is
+    leased, and the live leases that it was granted are returned.
+    """
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """How long the leases last, 1 s to 24 h; unset means as the queue says."""
@@ -438,10 +443,11 @@ class LeaseActivationsRequest(_message.Message):
         request_timeout: _duration_pb2.Duration | None = ...,
         partition: _builtins.int | None = ...,
         functions: _abc.Iterable[Global___FunctionVersion] | None = ...,
+        given_up: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "lease_timeout", b"lease_timeout", "partition", b"partition", "request_timeout", b"request_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "client_id", b"client_id", "functions", b"functions", "lease_timeout", b"lease_timeout", "max_activations", b"max_activations", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "request_id", b"request_id", "request_timeout", b"request_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "client_id", b"client_id", "functions", b"functions", "given_up", b"given_up", "lease_timeout", b"lease_timeout", "max_activations", b"max_activations", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "request_id", b"request_id", "request_timeout", b"request_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015

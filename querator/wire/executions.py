@@ -119,6 +119,8 @@ def parse_lease(data: bytes) -> LeaseCall:
     lease_timeout_ms = 0
     if message.HasField("lease_timeout"):
         lease_timeout_ms = field_checks.lease_timeout_ms(message.lease_timeout)
+    if message.given_up and not message.request_id:
+        raise invalid("request_id", "must name the request that was given up")
     namespace, queue = _queue(message)
     return LeaseCall(
         namespace=namespace,
@@ -139,6 +141,7 @@ def parse_lease(data: bytes) -> LeaseCall:
         partition=parse_partition(message),
         activations=True,
         versions=_versions(message),
+        given_up=message.given_up,
     )
 
 

@@ -211,3 +211,35 @@ async def test_versions_that_no_worker_has_are_refused(
     named = [v1.FunctionVersion(function=name, version=version) for name, version in functions]
     refused = await refusal(shop.lease(functions=named))
     assert (refused.code, refused.field) == (code, field)
+
+
+# --- what was given up ----------------------------------------------------------------------------
+
+
+async def test_a_request_that_was_given_up_has_what_it_was_granted(make: Make):
+    shop = await executions(make, partitions=3)
+    await shop.start()
+    [held] = await shop.lease(request_id="r1")
+    await shop.start("other")
+    [again] = await shop.lease(9, request_id="r1", given_up=True, wait_s=0)
+    assert (again.lease_id, again.execution, again.secret) == (
+        held.lease_id, held.execution, held.secret,
+    )  # fmt: skip
+    await shop.give_back(again)
+    assert await shop.lease(9, request_id="r1", given_up=True, wait_s=0) == []
+    assert await shop.lease(9, request_id="r2", given_up=True, wait_s=0) == []
+    assert {(await shop.lease_one()).id, (await shop.lease_one()).id} == {"e", "other"}
+
+
+async def test_what_was_pinned_is_among_what_a_request_was_granted(make: Make):
+    shop, held = await begun(make)
+    await shop.pin(held)
+    [leased] = await shop.lease_as("1", request_id="r1")
+    [again] = await shop.lease_as("1", 9, request_id="r1", given_up=True, wait_s=0)
+    assert (again.lease_id, again.item) == (leased.lease_id, leased.item)
+
+
+async def test_what_is_given_up_has_a_name(make: Make):
+    shop = await executions(make)
+    refused = await refusal(shop.lease(given_up=True))
+    assert (refused.code, refused.field) == ("INVALID_ARGUMENT", "request_id")

@@ -108,6 +108,7 @@ QUICKLY_FOUND = [
     (mutants.runs_past_leases, EXECUTING),
     (mutants.lets_executions_sleep, EXECUTING),
     (mutants.lets_questions_sleep, EXECUTING),
+    (mutants.overlooks_pins, EXECUTING),
     (mutants.lets_old_copies_in, OLD_COPIES),
     (mutants.lets_old_copies_in, TWINS),
     (mutants.never_gives_up_targets, REMOVALS),
@@ -133,6 +134,7 @@ FOUND_LATER = [
     (mutants.begins_effects_at_once, EXECUTING),
     (mutants.records_without_leases, EXECUTING),
     (mutants.forgets_messages, EXECUTING),
+    (mutants.loses_pins_that_lapse, EXECUTING),
 ]
 """These take many seeds. `make slow-mutants` runs them; each feature has another one above."""
 

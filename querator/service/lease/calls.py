@@ -176,6 +176,13 @@ class LeaseService:
         grants = await self._chosen.grants(queue, call, dispatcher.release)
         return LeaseReply(tuple(self._loaded(queue, dispatcher, grants)), self._durable)
 
+    async def granted_before(self, queue: Queue, call: LeaseCall) -> LeaseReply:
+        """The live leases that an earlier attempt of a call was granted: its answer was lost."""
+        with self._calls.held():
+            dispatcher = self._dispatcher(queue)
+            grants = await self._chosen.granted_before(queue, call, dispatcher.release)
+            return LeaseReply(tuple(self._loaded(queue, dispatcher, grants)), self._durable)
+
     def _loaded(
         self, queue: Queue, dispatcher: LeaseDispatcher, grants: list[Grant]
     ) -> list[LeasedRun]:

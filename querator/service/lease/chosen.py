@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from querator.model.calls import ChosenItems, LeaseCall
 from querator.model.commands import Lease, LeaseCaller, LeaseGrant, LeaseResult, Ranges, Refusal
-from querator.model.errors import QueratorError, invalid
+from querator.model.errors import ErrorCode, QueratorError, invalid
 from querator.model.limits import LOOK_AHEADS_MAX, REPLY_BYTES_DEFAULT
 from querator.model.queues import Queue, QueueKind
 from querator.partition import masks
@@ -63,6 +63,25 @@ class ChosenLeases:
                 raise
         return one.grants
 
+    async def granted_before(
+        self, queue: Queue, call: LeaseCall, release: Callable[[list[Grant]], None]
+    ) -> list[Grant]:
+        """What all partitions have granted to an earlier attempt of the call, and still lives.
+        Raises QueratorError if a partition does not say so.
+        """
+
+        async def one(partition: int) -> list[Grant]:
+            asked = _OneCall(self._router, self._clock, queue, call, release)
+            try:
+                await asked.without_more(partition)
+            except QueratorError as error:
+                if error.code is not ErrorCode.LEASE_ENDED:
+                    raise
+            return asked.grants
+
+        found = await asyncio.gather(*map(one, range(len(queue.groups))))
+        return [grant for grants in found for grant in grants]
+
 
 class _OneCall:
     def __init__(
@@ -95,7 +114,7 @@ class _OneCall:
         sought = Sought(chosen.kinds, chosen.attributes)
         if self._call.partition is not None:
             partitions = [self._call.partition]
-            await self._lease(self._call.partition, [])
+            await self.without_more(self._call.partition)
         else:
             partitions = list(range(len(self._routes)))
         for _ in range(LOOK_AHEADS_MAX):
@@ -125,6 +144,10 @@ class _OneCall:
             for partition, answer in zip(partitions, answers, strict=True)
             if not isinstance(answer, QueratorError)
         }
+
+    async def without_more(self, partition: int) -> None:
+        """Only what an earlier attempt of the call was granted."""
+        await self._lease(partition, [])
 
     async def _lease(self, partition: int, seqs: list[int] | tuple[int, ...]) -> None:
         """Leases items of a partition, as far as the call has space. Without items, only what an

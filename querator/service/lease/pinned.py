@@ -77,6 +77,8 @@ class PinnedLeases:
 
     async def lease(self, queue: Queue, call: LeaseCall) -> list[LeasedActivations]:
         """Waits as a lease of items does, for what is ready or pinned. Raises QueratorError."""
+        if call.given_up:
+            return await self._given_up(queue, call)
         looked = self._is_due(queue, call)
         if looked:
             found = await self._pinned(queue, call, 0)
@@ -108,6 +110,13 @@ class PinnedLeases:
                 if task is not None:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
+
+    async def _given_up(self, queue: Queue, call: LeaseCall) -> list[LeasedActivations]:
+        pinned = msgspec.structs.replace(call, request_id=_of_pinned(call.request_id))
+        replies = await asyncio.gather(
+            self._leasing.granted_before(queue, call), self._leasing.granted_before(queue, pinned)
+        )
+        return [of_run(run) for reply in replies for run in reply.batches]
 
     def _is_due(self, queue: Queue, call: LeaseCall) -> bool:
         """Whether a call looks for pins before it leases what is ready."""
@@ -193,9 +202,8 @@ class PinnedLeases:
             else:
                 done.set_result(leased)
 
-        command = LeasePinned(
-            call.client_id, self._router.lease_name(), most, pins, call.lease_timeout_ms
-        )
+        named = _of_pinned(call.request_id) if call.request_id else self._router.lease_name()
+        command = LeasePinned(call.client_id, named, most, pins, call.lease_timeout_ms)
         self._router.post(route, command, then=answered, patient=True, on_repeat=again)
         return await done
 
@@ -218,6 +226,11 @@ class PinnedLeases:
             command = Retry((LeaseItems(number),), count_attempt=False)
             route = self._router.routes(queue)[partition]
             self._router.post(route, command, then=_settled, patient=True)
+
+
+def _of_pinned(request_id: str) -> str:
+    """Names the leases of pinned executions of a request: others have its own id."""
+    return f"{request_id}/pinned"
 
 
 def _settled(_outcome: Accepted | QueratorError) -> None:

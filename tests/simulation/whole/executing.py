@@ -234,7 +234,10 @@ _PARTS: dict[str, Callable[[list[str]], Awaitable[None]]] = {
 _VERSIONS: Final = (life.version, newer_life.version)
 _WORDS: Final = {"hear": 2, "beside": 1}
 """Signals that a part receives."""
-DEPLOYMENTS: Final[tuple[list[Durable[..., Any]], ...]] = ([life, leaf], [newer_life, leaf])
+DEPLOYMENTS: Final[tuple[list[Durable[..., Any]], ...]] = (
+    [life, leaf], [newer_life, leaf], [leaf],
+)  # fmt: skip
+"""The last worker of each kind has one of the first two."""
 
 
 # --- clients ---------------------------------------------------------------------------------

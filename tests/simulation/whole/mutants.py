@@ -74,6 +74,7 @@ from querator.service.execution_waits import ExecutionWaits
 from querator.service.feed import waits
 from querator.service.lease.calls import LeaseService
 from querator.service.lease.dispatcher import LeaseDispatcher
+from querator.service.lease.pinned import PinnedLeases
 from querator.service.produce import calls
 from querator.service.reading import browsing
 from querator.service.recurring import planning
@@ -786,6 +787,28 @@ def forgets_messages() -> Any:
 def lets_executions_sleep() -> Any:
     """What arrives for a parked execution does not wake it."""
     return replaced(executions, "_wakes", lambda row, mark: False)
+
+
+def overlooks_pins() -> Any:
+    """Workers get what is ready, and nothing that is pinned."""
+
+    async def nothing(self: PinnedLeases, *args: Any) -> Any:
+        return []
+
+    return replaced(PinnedLeases, "_pinned", nothing)
+
+
+def loses_pins_that_lapse() -> Any:
+    """What was pinned has no activation and no pin when its lease has lapsed."""
+    pin = executions.pin
+
+    def lost(context: ApplyContext, number: int, row: Any) -> None:
+        if row.lapses:
+            executions.drop_activation(context, row)
+        else:
+            pin(context, number, row)
+
+    return replaced(executions, "pin", lost)
 
 
 def lets_questions_sleep() -> Any:
