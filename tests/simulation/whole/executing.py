@@ -396,7 +396,7 @@ class Failing(Program):
         process = self._chance.choice(self._ground.worker_processes)
         kind = self._chance.random()
         if kind < 0.4:
-            process.kill()
+            process.kill(silent=self._chance.random() < 0.3)
             await asyncio.sleep(self._chance.choice((0.05, 1.0)))
             process.start()
         elif kind < 0.8:

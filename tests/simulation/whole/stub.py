@@ -22,7 +22,9 @@ class Shores(Protocol):
     timeline: Timeline
     client_loop: VirtualLoop
     latency_us: int
-    loss: float
+
+    @property
+    def loss(self) -> float: ...
 
     def whole_nodes(self) -> list[WholeNode]: ...
 
@@ -42,6 +44,19 @@ class Stub:
     def __init__(self, shores: Shores, chance: random.Random) -> None:
         self._shores = shores
         self._chance = chance
+        self._open: dict[asyncio.Future[Any], list[Callable[[], None]]] = {}
+        """What cancels the calls that are not answered."""
+        self._has_hung_up = False
+
+    def hang_up(self) -> None:
+        """The process of the client has ended, and with it its connections."""
+        self._has_hung_up = True
+        for cancels in self._open.values():
+            self._cancel(cancels)
+
+    def _cancel(self, cancels: list[Callable[[], None]]) -> None:
+        for cancel in cancels:
+            self._shores.timeline.after(self._shores.latency_us, cancel)
 
     async def call(self, node: WholeNode, ask: Ask, *, patience_s: float) -> Any:
         """Returns the answer of the node. Raises QueratorError when the node has answered with one,
@@ -51,6 +66,7 @@ class Stub:
         timeline, loop = shores.timeline, shores.client_loop
         future = loop.create_future()
         cancels: list[Callable[[], None]] = []
+        self._open[future] = cancels
         given_up = False
 
         def back(result: Any, error: BaseException | None) -> None:
@@ -74,6 +90,8 @@ class Stub:
                 timeline.after(PAUSED_US, arrive)
             elif node.serves:
                 cancels.append(node.call(ask, back))
+                if self._has_hung_up:
+                    self._cancel(cancels)
             else:
                 timeline.after(shores.latency_us, lambda: end(None, NobodyListens(node.name)))
 
@@ -85,5 +103,5 @@ class Stub:
             raise Lost(node.name) from None
         finally:
             given_up = True
-            for cancel in cancels:
-                timeline.after(shores.latency_us, cancel)
+            del self._open[future]
+            self._cancel(cancels)

@@ -130,6 +130,9 @@ class SimulatedNodes:
         self._stub = Stub(shores, chance)
         self._preferred = ""
 
+    def hang_up(self) -> None:
+        self._stub.hang_up()
+
     def check_open(self) -> None:
         """Does nothing: it is open."""
 
@@ -231,6 +234,7 @@ class WorkerProcess:
         self._deployments = deployments
         self._chance = chance
         self._worker: Worker | None = None
+        self._nodes: SimulatedNodes | None = None
 
     @property
     def loop(self) -> VirtualLoop:
@@ -248,9 +252,12 @@ class WorkerProcess:
         timeline.note("worker", self.name, "start", deployment)
         loop.start(self._live(loop, functions, chance)).add_done_callback(self._ended)
 
-    def kill(self) -> None:
-        self._shores.timeline.note("worker", self.name, "kill")
+    def kill(self, *, silent: bool = False) -> None:
+        """`silent`: with its machine, so that no node sees its connections end."""
+        self._shores.timeline.note("worker", self.name, "kill", silent)
         self.loop.end()
+        if not silent and self._nodes is not None:
+            self._nodes.hang_up()
 
     def stop(self) -> None:
         """As SIGTERM does. A process that has lost its first call is not there."""
@@ -261,7 +268,8 @@ class WorkerProcess:
         self, loop: VirtualLoop, functions: Sequence[Durable[..., Any]], chance: random.Random
     ) -> None:
         shores = _ProcessShores(self._shores, loop)
-        calls = ExecutionCalls(SimulatedNodes(shores, chance), NAMESPACE)  # type: ignore[arg-type]
+        self._nodes = nodes = SimulatedNodes(shores, chance)
+        calls = ExecutionCalls(nodes, NAMESPACE)  # type: ignore[arg-type]
         client = _Client(calls, self._client_id)
         while True:
             self._worker = Worker(
