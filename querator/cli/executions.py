@@ -42,6 +42,11 @@ from querator.model.executions import UNVERSIONED
 
 _PIECE_ROWS: Final = 500
 """Rows that are written at once."""
+_WAITS_FOR: Final = {
+    "stuck": "does not end before its repair",
+    "pinned": "waits for a worker that can run it",
+}
+"""By state: what must happen before an execution ends."""
 
 
 @click.group()
@@ -345,8 +350,8 @@ def wait(
     async def main(client: Client) -> tuple[ExecutionInfo, JournalEntry | None]:
         raised: Exception | None = None
         before = await Executions(client, queue).get(execution_id)
-        if before.state == "stuck":
-            note(f"{execution_id} is stuck, and does not end before its repair: {before.reason}")
+        if why := _WAITS_FOR.get(before.state):
+            note(f"{execution_id} is {before.state}, and {why}: {before.reason}")
         try:
             await Executions(client, queue).handle(execution_id).result(timeout=timeout)
         except RequestError:

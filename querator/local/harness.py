@@ -244,7 +244,10 @@ class Harness:
             raise RuntimeError("a step waits for an execution of its own harness")
         await self._pump(until=lambda: self._have_ended(ids) or self._is_stuck(ids))
         if not self._have_ended(ids):
-            raise Stalled(f"nothing will happen any more: {'; '.join(map(self._words, ids))}")
+            # A child may be what does not continue.
+            others = [one for one in self._queue.views() if one.reason and not one.closed_ms]
+            words = "; ".join(map(self._words, dict.fromkeys([*ids, *(one.id for one in others)])))
+            raise Stalled(f"nothing will happen any more: {words}")
 
     async def _until(self, until: Callable[[], bool], milliseconds: int) -> None:
         """Lets time pass until something is so, or for this time."""

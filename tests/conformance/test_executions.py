@@ -438,7 +438,9 @@ async def test_an_execution_that_ends_leaves_the_list_of_its_state(make: Make):
 async def test_a_queue_of_items_has_no_executions(make: Make):
     stranger = Executions(await make(), make.nodes)
     for call in (stranger.start(), stranger.get(), stranger.list(), stranger.lease()):
-        assert (await refusal(call)).code == "QUEUE_KIND"
+        refused = await refusal(call)
+        assert refused.code == "QUEUE_KIND"
+        assert "executions need a queue of kind executions" in refused.message
 
 
 async def test_a_queue_that_does_not_exist_has_no_executions(make: Make):
@@ -449,7 +451,9 @@ async def test_a_queue_that_does_not_exist_has_no_executions(make: Make):
 
 async def test_a_queue_of_executions_takes_no_items(make: Make):
     shop = await executions(make)
-    assert (await refusal(shop.queue.produce("a"))).code == "QUEUE_KIND"
+    refused = await refusal(shop.queue.produce("a"))
+    assert refused.code == "QUEUE_KIND"
+    assert "is of kind executions: it has executions, and no items" in refused.message
     await shop.start()
     assert (await refusal(shop.queue.lease())).code == "QUEUE_KIND"
     assert (await shop.lease_one()).id == "e"

@@ -437,6 +437,18 @@ def test_wait_says_that_an_execution_is_stuck(cluster: ScriptedCluster) -> None:
     )
 
 
+def test_wait_says_that_an_execution_is_pinned(cluster: ScriptedCluster) -> None:
+    there = scripted_execution(None)
+    there.execution.state = pb.EXECUTION_STATE_PINNED
+    there.execution.reason = "the worker has no function checkout"
+    cluster.answers["GetExecution"] = there
+    first, _ = invoke(cluster, "wait", *SHOP, "--timeout", "0").stderr.splitlines()
+    assert first == (
+        "order-17 is pinned, and waits for a worker that can run it: "
+        "the worker has no function checkout"
+    )
+
+
 def test_wait_says_the_state_of_one_that_has_not_ended(cluster: ScriptedCluster) -> None:
     cluster.answers["GetExecution"] = scripted_execution(None)
     shown = invoke(cluster, "wait", *SHOP, "--timeout", "0")

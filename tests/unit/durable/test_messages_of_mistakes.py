@@ -22,9 +22,10 @@ from querator.durable import (
     promise,
     saga,
     sleep,
+    spawn,
     step,
 )
-from querator.local import Harness, Local
+from querator.local import Harness, Local, Stalled
 
 
 async def plain(order: str) -> str:
@@ -195,6 +196,16 @@ def test_functions_that_are_no_list(make: Callable[[Any], object]):
 def test_a_step_among_the_functions():
     with pytest.raises(TypeError, match="functions has the step charge; steps are not listed"):
         Harness([charge])  # type: ignore[list-item]
+
+
+async def test_a_child_whose_function_is_not_among_the_functions():
+    @durable
+    async def parent() -> str:
+        return await (await spawn(checkout, "order-17"))
+
+    expected = r"a is parked; a/1-1 is \w+ \(.*the worker has no function checkout"
+    with pytest.raises(Stalled, match=expected):
+        await Harness([parent]).run(parent, id="a")
 
 
 async def test_every_crash_of_a_sync_test():
