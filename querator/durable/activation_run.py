@@ -133,9 +133,6 @@ class ActivationRun:
             rest = parts.calls.journal(parts.queue, grant.id, grant.next_index)
             journal += [record async for record in rest]
         self._known = journal[-1].index
-        self._seen = max(
-            record.index if record.is_arrival else record.note.after for record in journal
-        )
         unfit = without_trial(parts.functions, grant.function, grant.version)
         if unfit is not None:
             await self._leave(unfit)
@@ -371,7 +368,8 @@ class ActivationRun:
             # The partition has said in the journal whether they were started.
             self._hears = self._hears or bool(sending.children)
 
-    async def _leave(self, then: GiveBack, number: int = 1, seen: int | None = None) -> None:
+    async def _leave(self, then: GiveBack, number: int = 1, seen: int = 0) -> None:
+        """`seen` 0: no code was given anything."""
         # The reasons that come from the code begin with the title, too.
         reason = then.reason.removeprefix(f"{self._title}: ")
         if then.stuck:
@@ -380,7 +378,7 @@ class ActivationRun:
             LOG.warning("%s is pinned: %s", self._title, reason)
         report = ProgressReport(
             lease_id=self._grant.lease_id, item=self._grant.item, execution=self._grant.execution,
-            number=number, seen=self._seen if seen is None else seen,
+            number=number, seen=seen,
             then=then,
         )  # fmt: skip
         await self._record(report)

@@ -7,7 +7,7 @@ It drives machines as `querator.durable.activation_run` does, without a network 
 import asyncio
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from querator.durable.outbox import Sending
 from querator.durable.paths import Path
 from querator.durable.promises import ExecutionIdentity
 from querator.local.memory_queue import LEASE_MS, NAMESPACE, QUEUE, Activation, MemoryQueue
-from querator.model.executions import GiveBack, JournalRecord, RecordKind
+from querator.model.executions import GiveBack, RecordKind
 
 STEP_SECONDS_MAX: Final = 60.0
 """How long steps may take, in real time, without one of them ending."""
@@ -147,7 +147,7 @@ class MemoryWorker:
         journal = self._queue.journal(view.number)
         unfit = without_trial(self._functions, view.function, view.version)
         if unfit is not None:
-            self._leave(activation, journal, unfit)
+            self._leave(activation, unfit)
             return
         function = self._functions[view.function]
         identity = ExecutionIdentity(
@@ -159,15 +159,12 @@ class MemoryWorker:
         try:
             machine.load(journal, version=view.version, timers=view.timer_paths)
         except (NonDeterminism, TurnTooLong, Undecodable) as error:
-            self._leave(activation, journal, after_trial(function, view.version, error))
+            self._leave(activation, after_trial(function, view.version, error))
             return
         self._live.append(_AtWork(activation, machine, journal[-1].index))
 
-    def _leave(
-        self, activation: Activation, journal: Sequence[JournalRecord], then: GiveBack
-    ) -> None:
-        seen = max(each.index if each.is_arrival else each.note.after for each in journal)
-        self._queue.record(activation, Sending(1, seen, then=then))
+    def _leave(self, activation: Activation, then: GiveBack) -> None:
+        self._queue.record(activation, Sending(1, 0, then=then))
 
     def _advance(self, one: _AtWork) -> bool:
         """Returns whether something has happened."""

@@ -89,7 +89,8 @@ class RecordProgress(msgspec.Struct, frozen=True, array_like=True, tag=61):
     the item `item`; carries out the folds and timers; and continues with `then`.
 
     `number` counts the Records of a lease for an execution from 1. A repeat gets the first answer.
-    `seen` is the index of the last arrival that the code has been given (0: none). `extend_ms` is
+    `seen` is the index of the last arrival that the code has been given (0: none; of a worker that
+    only gives back, as before). `extend_ms` is
     as in Extend; 0: the lease keeps its deadline.
 
     `children` are started, and those that the operations `cancels` have started are cancelled,

@@ -196,8 +196,11 @@ def _wait(context: ApplyContext, number: int, path: bytes) -> WaitRow | None:
 
 
 def _out_of_order(command: RecordProgress, row: ExecutionRow) -> Refusal | None:
-    """The refusal of a command that has seen too little or too much."""
-    if not row.seen <= command.seen < row.next_index:
+    """The refusal of a command that has seen too little or too much. A worker that gives back what
+    its code was not given has seen nothing.
+    """
+    unseen = isinstance(command.then, GiveBack) and not command.records
+    if not (0 if unseen else row.seen) <= command.seen < row.next_index:
         return malformed(
             "seen",
             f"must be from {row.seen}, as the last Record has, to {row.next_index - 1}, the last "
@@ -449,7 +452,7 @@ def _see(context: ApplyContext, command: RecordProgress, row: ExecutionRow) -> N
             row.unread -= value[0] == RecordKind.SIGNAL
             txn.delete(key)
         row.unseen -= len(given)
-    row.seen = command.seen
+    row.seen = max(row.seen, command.seen)
 
 
 def _set_timer(context: ApplyContext, number: int, row: ExecutionRow, timer: Timer) -> None:

@@ -926,7 +926,9 @@ class RecordProgressRequest(_message.Message):
     number: _builtins.int
     """1 for the first request of the lease for this execution, then one more each time. A repeat gets the first answer."""
     seen: _builtins.int
-    """Index of the last arrival that the code has been given; 0: none."""
+    """Index of the last arrival that the code has been given; 0: none. Not below that of the request before, unless the
+    request gives back and has no records.
+    """
     version: _builtins.str
     """Version of the function with which the execution continues, at most 64 bytes; empty: as before."""
     @_builtins.property

@@ -261,6 +261,8 @@ async def test_code_that_does_not_fit_its_journal(caplog: pytest.LogCaptureFixtu
     assert calls.reports[-1].then == GiveBack(
         reason=calls.partition.reason, pinned=True, refused=changed.version
     )
+    # The signal is in the journal, and no code that counts was given it.
+    assert calls.reports[-1].seen == 0
     [said] = caplog.records
     # The reason has the title of the execution, which the line has already.
     assert said.getMessage().count(f'main "{IDENTITY.id}", run') == 1

@@ -239,7 +239,7 @@ class Model:
         for index, path, removed in folds:
             self._fold(run, index, path, removed)
         run.numbers = [*run.numbers, first] if run.lease == lease else [first]
-        run.lease, run.seen = lease, seen
+        run.lease, run.seen = lease, max(run.seen, seen)
         for path, due in timers.items():
             if path not in run.arrived:
                 run.timers.pop(path, None)
@@ -276,8 +276,10 @@ class Model:
         if any(kind == "TIMER_DONE" and path in paths for kind, path, _, _ in notes):
             run.state, run.holder = "STUCK", 0
             return "INVALID_ARGUMENT"
-        afters = [run.after, *(note[3] for note in notes), seen]
-        if not run.seen <= seen < run.next or afters != sorted(afters):
+        # What no code was given is given back.
+        least = 0 if then[0] in ("pin", "back", "stick") and not notes else run.seen
+        afters = [run.after, *(note[3] for note in notes), max(seen, run.seen)]
+        if not least <= seen < run.next or afters != sorted(afters):
             return "INVALID_ARGUMENT"
         if not self._may_fold(run, seen, folds):
             return "INVALID_ARGUMENT"

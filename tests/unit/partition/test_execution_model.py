@@ -442,15 +442,13 @@ class Pinning(Comparison):
     def pin(self, data: st.DataObject, refused: str) -> None:
         """A worker cannot run what it has leased."""
         worker, activation = self.worker(data)
-        run = self.model.of_number(worker.execution)
         number = self.queue.numbers.get(worker, 0) + 1
-        seen = run.next - 1 if run is not None else 0
         expected = self.model.record(
-            worker.execution, worker.lease, activation, number, seen, [], [], {}, ("pin", refused),
+            worker.execution, worker.lease, activation, number, 0, [], [], {}, ("pin", refused),
             ([], []), {},
         )  # fmt: skip
         then = GiveBack(reason="unlike it", pinned=True, refused=refused)
-        result = self.queue.record(worker, number=number, seen=seen, then=then)
+        result = self.queue.record(worker, number=number, then=then)
         if isinstance(result, Refusal):
             assert result.code.name == expected
         else:

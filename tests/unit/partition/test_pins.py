@@ -272,3 +272,23 @@ def test_they_are_counted_and_each_pin_is_a_notice():
     assert counts(queue).pinned == 0
     recorded(queue.record(worker, then=GiveBack()))
     assert (counts(queue).pinned, counts(queue).notices) == (1, 2)
+
+
+def test_who_gives_back_has_seen_nothing_and_the_code_may_end_before_an_arrival():
+    """A worker that did not run the code said that the code had seen all arrivals. Code that ends
+    before them has not, and its end was refused.
+    """
+    queue = ExecutionQueue()
+    worker = queue.worker()
+    first = arrived(queue.signal())
+    recorded(queue.record(worker, seen=first.index))
+    last = arrived(queue.signal())
+    recorded(queue.record(worker, then=pinned()))
+    assert (queue.view().seen, queue.view().unread) == (first.index, 1)
+    (again,) = queue.lease_pinned({CHECKOUT: "1"})
+    assert refused(queue.record(again, step(1), then=pinned())) == (
+        ErrorCode.INVALID_ARGUMENT, "seen",
+    )  # fmt: skip
+    recorded(queue.record(again, seen=first.index, then=DONE))
+    assert (queue.view().state, queue.view().seen) == (STATES.COMPLETED, first.index)
+    assert last.index == first.index + 1
