@@ -266,6 +266,7 @@ sim-executions: setup ## run SEEDS seeds of durable functions on a partition, un
 	$(PY) -m tests.simulation.families --seeds $(SEEDS) --start $(SEED_START)
 	$(PY) -m tests.simulation.loops --seeds $(SEEDS) --start $(SEED_START)
 	$(PY) -m tests.simulation.restarts --seeds $(SEEDS) --start $(SEED_START)
+	$(PY) -m tests.simulation.rewinds --seeds $(SEEDS) --start $(SEED_START)
 
 # The mends that are taken back, one at a time, and a few mutants: MUTANT=name for one alone.
 .PHONY: mutants

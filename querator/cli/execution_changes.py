@@ -11,6 +11,7 @@ from querator.cli.shared.connection import CommandTarget, output_option, server_
 from querator.cli.shared.failures import ExitCode
 from querator.cli.shared.output import count, note, write_json
 from querator.client import Client
+from querator.client.executions import ExecutionInfo
 from querator.durable import Executions
 from querator.durable.errors import CodecError
 
@@ -153,6 +154,69 @@ def terminate(
         write_json({"id": execution_id, "terminated": first})
     else:
         note(f"Terminated {execution_id}.")
+
+
+@click.command(short_help="Let an execution continue from a record.")
+@click.argument("queue")
+@click.argument("execution_id", metavar="ID")
+@click.option(
+    "--to",
+    type=click.IntRange(min=0),
+    required=True,
+    metavar="RECORD",
+    help="The last record that stays; 0: only the arguments.",
+)
+@click.option("--keep-children", is_flag=True, help="Do not cancel children started behind it.")
+@yes_option
+@server_options
+@output_option
+def rewind(
+    queue: str,
+    execution_id: str,
+    to: int,
+    keep_children: bool,
+    yes: bool,
+    target: CommandTarget,
+    as_json: bool,
+) -> None:
+    """Let the execution ID of QUEUE continue behind a RECORD of its journal, whatever its state is.
+
+    Records behind it are removed for ever, and their steps run again. Signals that came later are
+    unread again. `querator execution journal` shows the records. The command asks for confirmation.
+
+    \b
+    Examples:
+      querator execution rewind shop order-17 --to 11
+      querator execution rewind shop order-17 --to 11 --keep-children --yes
+    """
+    check_can_ask(yes=yes)
+
+    async def look(client: Client) -> tuple[ExecutionInfo, int]:
+        info = await Executions(client, queue).get(execution_id)
+        behind = client.executions.journal(queue, execution_id, to + 1)
+        return info, len([record async for record in behind])
+
+    info, behind = target.run(look)
+    question = f"Remove {count(behind, 'record')} behind record {to}, and continue from there?"
+    confirm(f"{execution_id} ({info.function}) is {info.state}. {question}", yes=yes)
+    done = target.run(
+        lambda client: Executions(client, queue).rewind(
+            execution_id, to, keep_children=keep_children, run=info.run
+        )
+    )
+    if as_json:
+        write_json(
+            {
+                "id": execution_id,
+                "run": done.run,
+                "removed_records": done.removed_records,
+                "cancelled_children": done.cancelled_children,
+            }
+        )
+        return
+    note(f"{execution_id} continues behind record {to}, in run {done.run}.")
+    if done.cancelled_children:
+        note(f"Children that were cancelled: {done.cancelled_children:,}.")
 
 
 @click.command(short_help="Let stuck executions run again.")

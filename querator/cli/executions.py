@@ -65,6 +65,7 @@ for _command in (
     execution_changes.cancel,
     execution_changes.terminate,
     execution_changes.retry,
+    execution_changes.rewind,
 ):
     execution.add_command(_command)
 

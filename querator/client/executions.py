@@ -81,10 +81,22 @@ class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
         return self.closed_at is not None
 
 
+class RewoundInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rewind has done: the execution continues in this run. `repeated`: the first attempt of
+    the call had done it, whose counts are not known.
+    """
+
+    run: int
+    removed_records: int
+    cancelled_children: int
+    repeated: bool = False
+
+
 class ActivationGrant(msgspec.Struct, frozen=True, kw_only=True):
     """An activation that is leased, with the beginning of its journal. `next_index`: where the
     journal continues; 0: it is whole. `timers`: paths of those that the partition has. `now_ms`:
-    its time, in milliseconds since the Unix epoch.
+    its time, in milliseconds since the Unix epoch. `origin_run`: the run in which the journal has
+    begun.
     """
 
     lease_id: str
@@ -101,6 +113,7 @@ class ActivationGrant(msgspec.Struct, frozen=True, kw_only=True):
     next_index: int
     timers: tuple[bytes, ...]
     now_ms: int
+    origin_run: int
 
 
 class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -329,6 +342,23 @@ class ExecutionCalls:
         )
         return bool(response.changed)
 
+    async def rewind(
+        self, queue: str, execution_id: str, record: int, *, run: int, keep_children: bool
+    ) -> RewoundInfo:
+        """Raises `InvalidArgument` for a record that is no place to continue from."""
+        request = v1.RewindExecutionRequest(
+            namespace=self.namespace, queue=queue, id=execution_id, record=record, run=run,
+            keep_children=keep_children, request_id=uuid_utils.uuid7().hex,
+        )  # fmt: skip
+        response = await self._nodes.call(
+            lambda node, left: node.executions.RewindExecution(request, timeout=left),
+            patience=ATTEMPT_SECONDS,
+        )
+        return RewoundInfo(
+            run=response.run, removed_records=response.removed_records,
+            cancelled_children=response.cancelled_children, repeated=response.repeated_answer,
+        )  # fmt: skip
+
     async def get(
         self, queue: str, execution_id: str
     ) -> tuple[ExecutionInfo, JournalRecord | None]:
@@ -540,7 +570,7 @@ def _grant(message: v1.Activation) -> ActivationGrant:
         execution=message.execution, id=message.id, run=message.run, function=message.function,
         version=message.version, secret=message.secret, remaining=message.remaining.ToTimedelta(),
         records=tuple(map(_record, message.records)), next_index=message.next_index,
-        timers=tuple(message.timers), now_ms=message.now_ms,
+        timers=tuple(message.timers), now_ms=message.now_ms, origin_run=message.origin_run,
     )  # fmt: skip
 
 

@@ -144,6 +144,7 @@ class ActivationRun:
         identity = ExecutionIdentity(
             namespace=parts.calls.namespace, queue=parts.queue, partition=grant.partition,
             number=grant.execution, id=grant.id, run=grant.run, secret=grant.secret,
+            origin=grant.origin_run,
         )  # fmt: skip
         machine = ExecutionMachine(function, identity, parts.codec)
         machine.leased(self._until_ms())

@@ -230,7 +230,7 @@ def make_child(
 
 def _made_id(identity: "ExecutionIdentity", path: bytes) -> str:
     """The number is that of the parent alone: one that is started again has other children."""
-    run = "" if identity.run == 1 else f"{identity.run}-"
+    run = "" if identity.origin == 1 else f"{identity.origin}-"
     child_id = f"{identity.id}/{identity.number}-{run}{shown(path)}"
     if len(child_id.encode()) > EXECUTION_ID_BYTES_MAX:
         root = identity.id.partition("/")[0]

@@ -335,8 +335,8 @@ class ExecutionCode:
         return self.loop.line() if bridge is None else bridge.line
 
     def seed(self, *parts: bytes) -> bytes:
-        """Bytes that follow from the run and the parts, and that cannot be guessed."""
-        return seed(self.identity.secret, self.identity.run.to_bytes(8, "big"), *parts)
+        """Bytes that follow from the journal's run and the parts, and that cannot be guessed."""
+        return seed(self.identity.secret, self.identity.origin.to_bytes(8, "big"), *parts)
 
     async def refuse(self, site: Site | None = None) -> NoReturn:
         """What a durable call does while the execution leaves the memory."""

@@ -16,6 +16,7 @@ from querator.client.executions import (
     ExecutionInfo,
     ExecutionStateName,
     KeyPolicyName,
+    RewoundInfo,
 )
 from querator.client.typed import typed
 from querator.durable.arguments import encode_arguments
@@ -109,6 +110,20 @@ class ExecutionHandle(Generic[T]):
     async def retry(self) -> bool:
         """Lets a stuck or pinned execution run again, with any worker. Returns whether it was."""
         return await self._executions.retry(self.id)
+
+    async def rewind(
+        self, to: int, *, keep_children: bool = False, run: int | None = None
+    ) -> RewoundInfo:
+        """Lets it continue behind the record with index `to` of its journal, in a new run: whether
+        it has ended, is stuck, waits, or runs at a worker, whose lease ends. What its code has
+        recorded behind that goes. Signals that came later are unread again.
+
+        Children that it has started behind the record are cancelled; with `keep_children` they go
+        on, and the code finds them when it starts them again. `run`: refuses if it has another one
+        by now. Raises `InvalidArgument` for a record that is not in the journal, is the end, or is
+        inside of a folded call.
+        """
+        return await self._executions.rewind(self.id, to, keep_children=keep_children, run=run)
 
     async def get(self) -> ExecutionInfo:
         """Its state and counts."""
@@ -288,6 +303,19 @@ class Executions:
     async def retry(self, id: str) -> bool:
         """As `ExecutionHandle.retry`."""
         return await self._client.executions.retry(self.queue, id)
+
+    @typed
+    async def rewind(
+        self, id: str, to: int, *, keep_children: bool = False, run: int | None = None
+    ) -> RewoundInfo:
+        """As `ExecutionHandle.rewind`."""
+        if to < 0:
+            raise ValueError(f"to is {to}; it must not be negative")
+        if run is not None and run < 1:
+            raise ValueError(f"run is {run}; it must be positive")
+        return await self._client.executions.rewind(
+            self.queue, id, to, run=run or 0, keep_children=keep_children
+        )
 
     @typed
     async def get(self, id: str) -> ExecutionInfo:

@@ -19,7 +19,9 @@ T = TypeVar("T")
 
 
 class ExecutionIdentity(msgspec.Struct, frozen=True):
-    """Which execution it is. `number` and `secret` are those of its partition."""
+    """Which execution it is. `number` and `secret` are those of its partition. `origin` is the run
+    in which its journal has begun: what was made before a rewind is the same behind it.
+    """
 
     namespace: str
     queue: str
@@ -28,6 +30,7 @@ class ExecutionIdentity(msgspec.Struct, frozen=True):
     id: str
     run: int
     secret: bytes
+    origin: int
 
 
 class PromiseToken(msgspec.Struct, frozen=True, array_like=True):
@@ -55,13 +58,13 @@ class PromiseToken(msgspec.Struct, frozen=True, array_like=True):
 
 
 def make_token(identity: ExecutionIdentity, path: Path) -> str:
-    mac = promise_mac(identity.secret, identity.number, identity.run, path)
+    mac = promise_mac(identity.secret, identity.number, identity.origin, path)
     return PromiseToken(
         namespace=identity.namespace,
         queue=identity.queue,
         partition=identity.partition,
         number=identity.number,
-        run=identity.run,
+        run=identity.origin,
         path=path,
         mac=mac,
     ).encode()

@@ -5,7 +5,12 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from querator.client import Client, SyncClient
-from querator.client.executions import ExecutionInfo, ExecutionStateName, KeyPolicyName
+from querator.client.executions import (
+    ExecutionInfo,
+    ExecutionStateName,
+    KeyPolicyName,
+    RewoundInfo,
+)
 from querator.client.typed import typed
 from querator.durable.codec import Codec
 from querator.durable.functions import Durable
@@ -53,6 +58,12 @@ class SyncExecutionHandle(Generic[T]):
     def retry(self) -> bool:
         """Lets a stuck execution run again. See `ExecutionHandle.retry`."""
         return self._run(lambda handle: handle.retry())
+
+    def rewind(
+        self, to: int, *, keep_children: bool = False, run: int | None = None
+    ) -> RewoundInfo:
+        """Lets it continue behind a record. See `ExecutionHandle.rewind`."""
+        return self._run(lambda handle: handle.rewind(to, keep_children=keep_children, run=run))
 
     def get(self) -> ExecutionInfo:
         """Its state and counts."""
@@ -182,6 +193,12 @@ class SyncExecutions:
     def terminate(self, id: str, reason: str = "") -> bool:
         """As `SyncExecutionHandle.terminate`."""
         return self.run(lambda calls: calls.terminate(id, reason))
+
+    def rewind(
+        self, id: str, to: int, *, keep_children: bool = False, run: int | None = None
+    ) -> RewoundInfo:
+        """As `SyncExecutionHandle.rewind`."""
+        return self.run(lambda calls: calls.rewind(id, to, keep_children=keep_children, run=run))
 
     def retry(self, id: str) -> bool:
         """As `SyncExecutionHandle.retry`."""

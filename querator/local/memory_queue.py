@@ -23,6 +23,7 @@ from querator.client.executions import (
     ExecutionInfo,
     ExecutionStateName,
     KeyPolicyName,
+    RewoundInfo,
 )
 from querator.durable.outbox import Sending
 from querator.model.commands import (
@@ -45,10 +46,13 @@ from querator.model.execution_commands import (
     PinnedLease,
     Recorded,
     RecordProgress,
+    RewindExecution,
+    Rewound,
     Started,
     StartExecution,
     check_arrive,
     check_record,
+    check_rewind,
     check_start,
 )
 from querator.model.executions import (
@@ -132,7 +136,7 @@ class MemoryQueue:
         self._environment = MemoryEnvironment()
         self._machine = PartitionMachine(_GROUP)
         self._index = 0
-        self._starts = 0
+        self._requests = 0
         self._due_ms: int | None = None
         settings = PartitionSettings(
             namespace=NAMESPACE, queue=QUEUE, queue_id=1, partition=0, lease_timeout_ms=LEASE_MS,
@@ -256,14 +260,13 @@ class MemoryQueue:
         """The secret follows from the id, so that chance repeats in each queue."""
         beside = _Attachments()
         secret = blake2b(execution_id.encode(), digest_size=EXECUTION_SECRET_BYTES)
-        self._starts += 1
         command = beside.placed(
             StartExecution(
                 id=execution_id, function=function, version=version, secret=secret.digest(),
                 arguments=_hash(arguments), payload=arguments,
                 policy=KEY_POLICIES.index(key_policy) + 1, priority=priority,
                 start_at_ms=start_at_ms, deadline_ms=deadline_ms,
-                request=self._starts.to_bytes(START_REQUEST_BYTES, "big"),
+                request=self._request(),
             )
         )  # fmt: skip
         command = replace(command, lengths=beside.lengths)
@@ -278,6 +281,21 @@ class MemoryQueue:
         _checked(check_arrive, command)
         arrived: Arrived = self._apply(command, beside.data)
         return arrived
+
+    def rewind(
+        self, execution_id: str, record: int, *, run: int = 0, keep_children: bool = False
+    ) -> Rewound:
+        command = RewindExecution(
+            execution_id, record, run, self._request(), keep_children=keep_children
+        )
+        _checked(check_rewind, command)
+        rewound: Rewound = self._apply(command)
+        return rewound
+
+    def _request(self) -> bytes:
+        """The name of a request that no other one has."""
+        self._requests += 1
+        return self._requests.to_bytes(START_REQUEST_BYTES, "big")
 
     # --- reads ---------------------------------------------------------------------------------
 
@@ -407,6 +425,16 @@ class MemoryCalls(ExecutionCalls):
 
     async def retry(self, queue: str, execution_id: str) -> bool:
         return not (await self._arrive(Arrive(ArriveKind.RETRY, execution_id))).repeated
+
+    async def rewind(
+        self, queue: str, execution_id: str, record: int, *, run: int, keep_children: bool
+    ) -> RewoundInfo:
+        rewound = self._memory.rewind(execution_id, record, run=run, keep_children=keep_children)
+        await self._settle()
+        return RewoundInfo(
+            run=rewound.run, removed_records=rewound.records,
+            cancelled_children=rewound.children,
+        )  # fmt: skip
 
     async def _arrive(self, command: Arrive) -> Arrived:
         arrived = self._memory.arrive(command)

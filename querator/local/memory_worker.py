@@ -11,7 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from querator.client.errors import ExecutionClosed, LeaseLost, LimitExceeded, Unseen
+from querator.client.errors import (
+    ExecutionClosed,
+    ExecutionNotFound,
+    LeaseLost,
+    LimitExceeded,
+    Unseen,
+)
 from querator.durable import Codec, Durable
 from querator.durable.effects import StepOutcome, carry_out
 from querator.durable.errors import NonDeterminism, TurnTooLong, Undecodable
@@ -138,6 +144,10 @@ class MemoryWorker:
     def _begin(self, activation: Activation) -> None:
         view = activation.view
         warm = self._parked.pop(view.number, None)
+        if warm is not None and warm.activation.view.run != view.run:
+            # It was started again, or rewound: the journal is another one.
+            self._put_away(warm)
+            warm = None
         if warm is not None:
             warm.activation = activation
             warm.warm += 1
@@ -152,7 +162,7 @@ class MemoryWorker:
         function = self._functions[view.function]
         identity = ExecutionIdentity(
             namespace=NAMESPACE, queue=QUEUE, partition=0, number=view.number, id=view.id,
-            run=view.run, secret=view.secret,
+            run=view.run, secret=view.secret, origin=view.origin,
         )  # fmt: skip
         machine = ExecutionMachine(function, identity, self._codec)
         machine.leased(_FOREVER_MS)
@@ -237,7 +247,7 @@ class MemoryWorker:
                 raise
             one.machine.refused_published(sending.number, f"a Record was refused: {error}")
             return
-        except (LeaseLost, ExecutionClosed):
+        except (LeaseLost, ExecutionClosed, ExecutionNotFound):
             # A step, or another execution, has ended it.
             self._put_away(one)
             self._live.remove(one)

@@ -4,7 +4,13 @@ commands want them.
 
 import msgspec
 
-from querator.model.execution_commands import Arrive, RecordProgress, Started, StartExecution
+from querator.model.execution_commands import (
+    Arrive,
+    RecordProgress,
+    RewindExecution,
+    Started,
+    StartExecution,
+)
 from querator.model.executions import ExecutionState, JournalRecord
 
 
@@ -15,6 +21,15 @@ class StartCall(msgspec.Struct, frozen=True):
     queue: str
     command: StartExecution
     attachment: bytes
+    timeout_ms: int
+
+
+class RewindCall(msgspec.Struct, frozen=True):
+    """`command` has no request if the caller has not named it."""
+
+    namespace: str
+    queue: str
+    command: RewindExecution
     timeout_ms: int
 
 
@@ -88,7 +103,7 @@ class StartReply(msgspec.Struct, frozen=True):
 
 class ExecutionView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An execution as others see it. `secret` is for its worker alone, and so are `timer_paths`,
-    of the timers that have not fired.
+    of the timers that have not fired, and `origin`, the run in which the journal has begun.
     """
 
     number: int
@@ -116,6 +131,7 @@ class ExecutionView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     children: int = 0
     timer_paths: tuple[bytes, ...] = ()
     refused: tuple[str, ...] = ()
+    origin: int = 1
 
 
 class ExecutionPage(msgspec.Struct, frozen=True, array_like=True):

@@ -156,7 +156,22 @@ class LeasePinned(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=46
     lease_timeout_ms: int = 0
 
 
-ExecutionCommand = StartExecution | RecordProgress | Arrive | FireTimers | LeasePinned
+class RewindExecution(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=48):
+    """The execution `id` continues from its record `record` in its next run. `run` is the one that
+    the caller means; 0: the last one. A command with the `request` of an earlier one repeats it.
+    With `keep_children`, children that were started behind the record go on.
+    """
+
+    id: str
+    record: int
+    run: int = 0
+    request: bytes = b""
+    keep_children: bool = False
+
+
+ExecutionCommand = (
+    StartExecution | RecordProgress | Arrive | FireTimers | LeasePinned | RewindExecution
+)
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):
@@ -207,7 +222,17 @@ class PinnedLease(msgspec.Struct, frozen=True, gc=False):
     activations: tuple[tuple[int, int], ...] = ()
 
 
-ExecutionResult = Started | Recorded | Arrived | PinnedLease
+class Rewound(msgspec.Struct, frozen=True, gc=False):
+    """The result of RewindExecution: how many records were removed, and children cancelled."""
+
+    execution: int
+    run: int
+    records: int = 0
+    children: int = 0
+    repeated: bool = False
+
+
+ExecutionResult = Started | Recorded | Arrived | PinnedLease | Rewound
 
 
 class _Placed(Protocol):
@@ -254,6 +279,15 @@ def check_start(command: StartExecution) -> None:
     check_time(command.start_at_ms, field="start_at")
     check_time(command.deadline_ms, field="deadline")
     _check_places([("arguments", command)], command.lengths)
+
+
+def check_rewind(command: RewindExecution) -> None:
+    """Raises INVALID_ARGUMENT or LIMIT_EXCEEDED for a malformed command."""
+    check_text(command.id, field="id", bytes_max=EXECUTION_ID_BYTES_MAX)
+    for field, number in (("record", command.record), ("run", command.run)):
+        if not 0 <= number < 1 << 63:
+            raise invalid(field, "must not be negative", value=number)
+    assert len(command.request) in (0, START_REQUEST_BYTES)
 
 
 def check_record(command: RecordProgress) -> None:

@@ -197,6 +197,7 @@ EXECUTION_NAME_BYTES_MAX = 255  # Functions, steps, signals, places in the code.
 EXECUTION_VERSION_BYTES_MAX = 64  # Of a function: a hash, or what its author says.
 EXECUTION_SECRET_BYTES = 16  # Not to be guessed; promises and random numbers follow from it.
 START_REQUEST_BYTES = 16  # Of the hash of the id of a request that starts an execution.
+EXECUTION_REWINDS_MAX = 32  # Of one journal, whose removed records are in the row.
 START_REQUESTS_MAX = 16  # Of one execution, remembered: a repeat of an older one begins a run.
 EXECUTION_PATH_BYTES_MAX = 255  # More than 100 tasks and calls, each within the one before it.
 EXECUTION_VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX  # Arguments, a result, a signal, a promise.

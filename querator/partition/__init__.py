@@ -20,12 +20,14 @@ elsewhere.
     ended_leases          the end of leases, and their remembered outcomes
     entry                 the format of log entries: commands and attachments
     execution_arrivals    Arrive: signals, promises, cancellations
-    execution_children    children: their starts, results and cancellations
+    execution_cancels     cancellations of executions and of their children
+    execution_children    children: their starts and results
     execution_folds       folds: the result of a call replaces its records
     execution_invariants  a full check of executions
     execution_machine     the commands of a queue of executions
     execution_published   published values: what a Record changes of them
     execution_queries     reads of executions and their journals
+    execution_rewinds     RewindExecution: a run continues from one of its records
     execution_rows        layouts of the rows of executions
     execution_runs        a new run: new arguments, an empty journal
     execution_starts      StartExecution: makes one, begins its next run, or attaches

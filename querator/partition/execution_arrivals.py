@@ -30,7 +30,8 @@ from querator.model.limits import (
     SIGNALS_UNREAD_MAX,
 )
 from querator.partition.apply_context import ApplyContext
-from querator.partition.execution_children import end, forsake
+from querator.partition.execution_cancels import forsake
+from querator.partition.execution_children import end
 from querator.partition.execution_rows import (
     ExecutionRow,
     RecordRow,
@@ -221,14 +222,14 @@ def _resolve(
     parts: Sequence[Part],
 ) -> Arrived | Refusal:
     expected = promise_mac(row.secret, number, command.run, command.path)
-    if command.run > row.run or not hmac.compare_digest(expected, command.mac):
+    if command.run > row.origin or not hmac.compare_digest(expected, command.mac):
         return _token_invalid()
-    if command.run != row.run:
+    if command.run != row.origin:
         return Refusal(
             ErrorCode.TOKEN_INVALID,
             f"the promise is of run {command.run} of execution {row.id}, which is in run {row.run}",
             field="run",
-            limit=str(row.run),
+            limit=str(row.origin),
             value=str(command.run),
         )
     txn, group, mark = context.txn, context.group, path_mark(command.path)

@@ -9,9 +9,11 @@
 So a child is started once: the arrival that says so is in the entry of the start, and a worker
 starts nothing for a path that has it. Its result arrives once: the row in CHILDREN goes with it.
 
-A child is a neighbour of its parent: both are in one partition. If the parent has ended, or is
-gone, the result is dropped: nothing reads it. Children are cancelled by FireTimers, up to
-EXECUTION_FIRES_MAX in one command, because each of them may have as many.
+A child is a neighbour of its parent: both are in one partition. If the parent has ended, the result
+is not written: nothing reads it, unless the parent is rewound.
+
+A child that was started behind the record to which its parent was rewound gives its id away when it
+is started again: it ends, if it has not, and another one takes its place in the same entry.
 """
 
 from collections.abc import Sequence
@@ -32,14 +34,16 @@ from querator.model.limits import (
     EXECUTION_CHILD_WAITS_MAX,
     EXECUTION_CHILDREN_DEEP_MAX,
     EXECUTION_CHILDREN_MAX,
+    EXECUTION_REWINDS_MAX,
     EXECUTIONS_MAX,
     JOURNAL_BYTES_MAX,
     JOURNAL_RECORDS_KEPT,
     JOURNAL_RECORDS_MAX,
 )
-from querator.partition.apply_context import ApplyContext
+from querator.partition.apply_context import ApplyContext, earlier
+from querator.partition.execution_cancels import cancel, forsake, reason_of
 from querator.partition.execution_rows import (
-    ORPHANS,
+    DISCARDED,
     ChildEnds,
     ChildRow,
     ExecutionRow,
@@ -47,12 +51,13 @@ from querator.partition.execution_rows import (
     WaitRow,
     decode_child,
     decode_record,
-    decode_wait,
     path_mark,
 )
+from querator.partition.execution_time import forget_row
 from querator.partition.executions import (
     ExecutionEvent,
     Part,
+    append,
     arrive,
     close,
     counts_of,
@@ -61,13 +66,12 @@ from querator.partition.executions import (
     find_execution,
     load_execution,
     put_execution,
-    put_time,
     stored,
 )
 from querator.partition.rows import encode
 from querator.storage import attachments
 from querator.storage.attachments import AttachmentDamaged
-from querator.storage.tables import CHILDREN, RECORDS, WAITS
+from querator.storage.tables import CHILDREN, RECORDS, RETAINED, WAITS
 
 _RESULTS = {
     ExecutionState.COMPLETED: RecordKind.CHILD_DONE,
@@ -88,7 +92,8 @@ def start_children(
     for child in command.children:
         found = find_execution(context, child.id)
         refusal = _refused(context, number, row, child, found)
-        if child.place and (found is not None or refusal is not None):
+        is_attached = found is not None and not is_cut(number, row, found[1])
+        if child.place and (is_attached or refusal is not None):
             drop_parts(context, [parts[child.place - 1]])
         kind, payload = RecordKind.CHILD_STARTED, b""
         if refusal is not None:
@@ -97,13 +102,17 @@ def start_children(
             kind, path=child.path, name=child.function, site=child.site,
             at_ms=context.now_ms, payload=payload,
         )  # fmt: skip
-        arrive(context, number, row, said)
+        index = arrive(context, number, row, said)
         if refusal is not None:
             continue
-        if found is None:
-            _start(context, number, row, child, parts, is_late=command.seen < row.cancelled)
+        if found is None or is_cut(number, row, found[1]):
+            is_late = command.seen < row.cancelled
+            _start(
+                context, number, row, child, parts,
+                found=found, index=index, is_late=is_late,
+            )  # fmt: skip
         else:
-            _attach(context, number, row, child, *found)
+            _attach(context, number, row, child, *found, index=index)
 
 
 def _refused(
@@ -123,6 +132,8 @@ def _refused(
         message = f"the journal would have {records} records; the limit is {room}"
         return ChildRefusal(ErrorCode.JOURNAL_FULL.name, message)
     if found is not None:
+        if is_cut(number, row, found[1]):
+            return None
         return _taken(context, number, row, child, *found)
     if row.deep >= EXECUTION_CHILDREN_DEEP_MAX:
         return _limit("ancestors of the child", row.deep + 1, EXECUTION_CHILDREN_DEEP_MAX)
@@ -130,6 +141,17 @@ def _refused(
         message = f"the partition holds {held} executions, and may hold {EXECUTIONS_MAX}"
         return ChildRefusal(ErrorCode.QUEUE_FULL.name, message)
     return None
+
+
+def is_cut(number: int, row: ExecutionRow, other: ExecutionRow) -> bool:
+    """Whether an execution is a child whose start a rewind of its parent has removed, or the child
+    of one whose place the parent has taken.
+    """
+    if other.parent in row.former:
+        return True
+    if (other.parent, other.parent_run) != (number, row.origin):
+        return False
+    return any(first <= other.parent_index < end for first, end in row.cuts)
 
 
 def _limit(what: str, value: int, limit: int) -> ChildRefusal:
@@ -146,7 +168,7 @@ def _taken(
     other: ExecutionRow,
 ) -> ChildRefusal | None:
     """The refusal of an id that an execution has. None: it is the same child."""
-    if (other.parent, other.parent_run) != (number, row.run):
+    if (other.parent, other.parent_run) != (number, row.origin):
         ancestor = found == number or found in _ancestors(context, row)
         of = "it is the execution itself, or its ancestor" if ancestor else "another one has it"
     elif (other.function, other.arguments) != (child.function, child.arguments):
@@ -178,10 +200,13 @@ def _start(
     child: ChildStart,
     parts: Sequence[Part],
     *,
+    found: tuple[int, ExecutionRow] | None,
+    index: int,
     is_late: bool,
 ) -> None:
-    """`is_late`: the parent was cancelled, and its code did not know it when it started the
-    child.
+    """`found`: the child as it was started before its parent was rewound. Another one takes its
+    place. `index` is the record of the start. `is_late`: the parent was cancelled, and its code did
+    not know it when it started the child.
     """
     made = ExecutionRow(
         id=child.id,
@@ -192,11 +217,15 @@ def _start(
         created_ms=context.now_ms,
         priority=row.priority,
         parent=number,
-        parent_run=row.run,
+        parent_run=row.origin,
         parent_id=row.id,
         deep=row.deep + 1,
+        parent_index=index,
+        former=[] if found is None else [*found[1].former, found[0]][-EXECUTION_REWINDS_MAX:],
     )
     content = stored(context, child.place, parts, child.payload)
+    if found is not None:
+        _discard(context, *found)
     made_number = create(context, made, content, due_ms=0)
     ends = ChildEnds.WITH_END if child.shielded else ChildEnds.WITH_CANCEL
     if child.detached:
@@ -206,9 +235,26 @@ def _start(
         ends = ChildEnds.WITH_END
         if is_late:
             ends = ChildEnds.NEVER
-            cancel(context, made_number, made, "parent", _reason(row))
+            cancel(context, made_number, made, "parent", reason_of(row))
             put_execution(context, made_number, made)
     _await(context, number, row, made_number, ChildRow((), ends), path=child.path)
+
+
+def _discard(context: ApplyContext, number: int, row: ExecutionRow) -> None:
+    """A child of what a rewind has removed gives its id away: it ends, and its rows go bit by bit,
+    as if it was kept long enough.
+    """
+    if not row.closed:
+        last = RecordRow(
+            RecordKind.TERMINATED, at_ms=context.now_ms, payload=b"its parent starts it again"
+        )
+        append(context, number, row, last)
+        end(context, number, row, ExecutionEvent.TERMINATE)
+    RETAINED.delete(context.txn, context.group, row.until_ms, number)
+    RETAINED.put(context.txn, context.group, context.now_ms, number, value=DISCARDED)
+    counts = counts_of(context)
+    counts.head_ms = earlier(counts.head_ms, context.now_ms)
+    forget_row(context, number, row)
 
 
 def _await(
@@ -236,15 +282,22 @@ def _attach(
     child: ChildStart,
     found: int,
     other: ExecutionRow,
+    *,
+    index: int,
 ) -> None:
     """The child was there: its result arrives for this path, too."""
     if not other.closed:
         raw = CHILDREN.get(context.txn, context.group, number, found)
         assert raw is not None, "a child that has not ended has a row at its parent"
-        _await(context, number, row, found, decode_child(raw), path=child.path)
+        known = decode_child(raw)
+        if not known.paths:
+            # A rewind has kept it, and has removed its start.
+            other.parent_index = index
+            put_execution(context, found, other)
+        _await(context, number, row, found, known, path=child.path)
         return
     row.children += 1
-    _give(context, number, row, found, other, path=child_result_path(child.path))
+    give(context, number, row, found, other, path=child_result_path(child.path))
 
 
 def end(context: ApplyContext, number: int, row: ExecutionRow, event: ExecutionEvent) -> None:
@@ -258,19 +311,15 @@ def end(context: ApplyContext, number: int, row: ExecutionRow, event: ExecutionE
         return
     CHILDREN.delete(context.txn, context.group, row.parent, number)
     parent = load_execution(context, row.parent)
-    if parent is None:
-        # It is being removed.
+    if parent is None or parent.closed:
+        # It is being removed, or reads nothing any more; its waits stay, should it be rewound.
         return
     for path in decode_child(raw).paths:
-        if parent.closed:
-            WAITS.delete(context.txn, context.group, row.parent, path_mark(path))
-            parent.children -= 1
-        else:
-            _give(context, row.parent, parent, number, row, path=path)
+        give(context, row.parent, parent, number, row, path=path)
     put_execution(context, row.parent, parent)
 
 
-def _give(
+def give(
     context: ApplyContext,
     number: int,
     row: ExecutionRow,
@@ -298,93 +347,14 @@ def _give(
     result = RecordRow(
         kind, path=path, name=ended.function, at_ms=context.now_ms, payload=payload
     )  # fmt: skip
+    put_result(context, number, row, child, result)
+
+
+def put_result(
+    context: ApplyContext, number: int, row: ExecutionRow, child: int, result: RecordRow
+) -> None:
+    """A result of a child arrives at its parent."""
     index = arrive(context, number, row, result)
-    wait = WaitRow(path, kind, index=index, child=child)
-    WAITS.put(txn, group, number, path_mark(path), value=encode(wait))
+    wait = WaitRow(result.path, result.kind, index=index, child=child)
+    WAITS.put(context.txn, context.group, number, path_mark(result.path), value=encode(wait))
     row.children -= 1
-
-
-def cancel(context: ApplyContext, number: int, row: ExecutionRow, name: str, reason: bytes) -> None:
-    """Cancels an execution that has not ended, unless it is cancelled already. The caller writes
-    the row.
-    """
-    if not row.cancelled:
-        row.cancelled = row.next_index
-        asked = RecordRow(
-            RecordKind.CANCEL, name=name, at_ms=context.now_ms, payload=reason
-        )  # fmt: skip
-        arrive(context, number, row, asked)
-        forsake(context, number, row)
-
-
-def forsake(context: ApplyContext, number: int, row: ExecutionRow) -> None:
-    """An execution was cancelled, or has ended: so are its children, soon."""
-    if row.children:
-        put_time(context, number, context.now_ms, ORPHANS)
-
-
-def cancel_child(context: ApplyContext, number: int, row: ExecutionRow, path: bytes) -> None:
-    """The code of a parent cancels the child that the operation `path` has started, unless it has
-    ended.
-    """
-    mark = path_mark(child_result_path(path))
-    raw = WAITS.get(context.txn, context.group, number, mark)
-    wait = None if raw is None else decode_wait(raw)
-    if wait is not None and wait.child and not wait.index:
-        child = load_execution(context, wait.child)
-        assert child is not None, "a child that has not ended has its row"
-        cancel(context, wait.child, child, "parent", _reason(row))
-        put_execution(context, wait.child, child)
-
-
-def cancel_children(
-    context: ApplyContext,
-    number: int,
-    row: ExecutionRow,
-    rows: dict[int, ExecutionRow],
-    children_max: int,
-) -> int:
-    """Cancels up to `children_max` children of an execution that is cancelled or has ended. `rows`
-    are those that the caller has loaded, and will write. Returns how many were cancelled.
-    """
-    least = ChildEnds.WITH_END if row.closed else ChildEnds.WITH_CANCEL
-    doomed: list[tuple[int, ChildRow]] = []
-    for key, raw in CHILDREN.rows(context.txn, context.group, number):
-        if len(doomed) == children_max:
-            break
-        known = decode_child(raw)
-        if known.ends >= least:
-            doomed.append((int.from_bytes(key[-8:], "big"), known))
-    for child, known in doomed:
-        other = rows.get(child) or load_execution(context, child)
-        assert other is not None, "a child that has not ended has its row"
-        rows[child] = other
-        cancel(context, child, other, "parent", _reason(row))
-        kept = msgspec.structs.replace(known, ends=ChildEnds.NEVER)
-        CHILDREN.put(context.txn, context.group, number, child, value=encode(kept))
-    return len(doomed)
-
-
-def forget_children(context: ApplyContext, number: int, rows_max: int, *, reason: bytes) -> int:
-    """Deletes up to `rows_max` rows of children of an execution that is gone, or begins again.
-    Those that were to be cancelled are.
-    """
-    found: list[tuple[bytes, ChildRow]] = []
-    for key, raw in CHILDREN.rows(context.txn, context.group, number):
-        if len(found) >= rows_max:
-            break
-        found.append((key, decode_child(raw)))
-    for key, known in found:
-        context.txn.delete(key)
-        if known.ends != ChildEnds.NEVER:
-            child = int.from_bytes(key[-8:], "big")
-            other = load_execution(context, child)
-            assert other is not None, "a child that has not ended has its row"
-            cancel(context, child, other, "parent", reason)
-            put_execution(context, child, other)
-    return len(found)
-
-
-def _reason(row: ExecutionRow) -> bytes:
-    why = "has ended" if row.closed else "was cancelled" if row.cancelled else "cancels it"
-    return f"its parent {row.id} {why}".encode()

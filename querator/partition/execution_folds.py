@@ -137,13 +137,16 @@ def carry_out_fold(
     row: ExecutionRow,
     folding: Folding,
     parts: Sequence[Part],
+    *,
+    sent: dict[bytes, int],
 ) -> None:
     """The result of a call takes the place of its last event, with its order and its time. What the
-    call had goes.
+    call had goes. `sent` are the records of the same command that end calls, by their paths.
     """
     removed, target = folding.removed, folding.target
     if target is not None:
         removed = [*removed, (folding.fold.index, target)]
+    since = min((one.since or index for index, one in removed), default=0)
     for index, one in removed:
         drop_record(context, number, index, one)
         count(context, row, -1, -one.weight)
@@ -156,6 +159,12 @@ def carry_out_fold(
             after=target.after,
             at_ms=target.at_ms,
         )
-        result = as_row(context, note, parts)
+        result = msgspec.structs.replace(as_row(context, note, parts), since=since)
         RECORDS.put(context.txn, context.group, number, folding.fold.index, value=encode(result))
         count(context, row, 1, result.weight)
+        return
+    index = sent[folding.fold.note.path]
+    raw = RECORDS.get(context.txn, context.group, number, index)
+    assert raw is not None, "it was appended by this command"
+    result = msgspec.structs.replace(decode_record(raw), since=since)
+    RECORDS.put(context.txn, context.group, number, index, value=encode(result))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from querator.model.executions import ARRIVAL, CHILD_RESULTS, ExecutionState, RecordKind
 from querator.model.limits import PUBLISHED_BYTES_MAX, PUBLISHED_KEYS_MAX
+from querator.partition.execution_children import is_cut
 from querator.partition.execution_rows import (
     CANCELS,
     DEADLINE,
@@ -24,8 +25,8 @@ from querator.partition.execution_rows import (
     marks_of,
     name_hash,
     path_mark,
-    signal_mark,
 )
+from querator.partition.executions import mark_of
 from querator.partition.pins import PIN_BYTES, pin_key, pin_of
 from querator.partition.rows import PartitionState
 from querator.storage import attachments
@@ -211,7 +212,7 @@ def _arrivals(
         for key, raw in ARRIVALS.rows(txn, group, number)
     }
     expected = {
-        index: bytes((one.kind,)) + _mark(one)
+        index: bytes((one.kind,)) + mark_of(one)
         for index, one in journal.items()
         if one.kind >= ARRIVAL and index > row.seen and one.kind != RecordKind.TERMINATED
     }
@@ -228,12 +229,6 @@ def _arrivals(
     for index, mark in expected.items():
         if mark[1:] == CANCELS or not waits or mark[1:] in waits:
             yield f"it is parked, and arrival {index} has come"
-
-
-def _mark(one: RecordRow) -> bytes:
-    if one.kind == RecordKind.SIGNAL:
-        return signal_mark(one.name)
-    return path_mark(one.path) if one.path else CANCELS
 
 
 def _waits(
@@ -295,7 +290,7 @@ def _children(
             continue
         waits = _waits_of(txn, group, number)
         mine = {wait.path for wait in waits.values() if wait.child == child and not wait.index}
-        if mine != set(known.paths) or not known.paths:
+        if mine != set(known.paths):
             yield f"execution {number} waits for child {child} by other paths"
         started = {
             one.path for one in journals[number].values() if one.kind == RecordKind.CHILD_STARTED
@@ -304,7 +299,8 @@ def _children(
             yield f"execution {number} has not started child {child}"
     for number, row in rows.items():
         parent = rows.get(row.parent)
-        if parent is None or parent.run != row.parent_run:
+        cut = parent is not None and is_cut(row.parent, parent, row)
+        if parent is None or parent.origin != row.parent_run or cut:
             # A later run of the parent does not know it, and may not be a child any more itself.
             continue
         if not row.closed and (row.parent, number) not in children:

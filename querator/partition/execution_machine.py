@@ -10,7 +10,6 @@ from typing import Final
 from querator.model.commands import (
     Activate,
     Command,
-    Done,
     Expire,
     Extend,
     ForgetGroups,
@@ -32,11 +31,13 @@ from querator.model.execution_commands import (
     LeasePinned,
     PinnedLease,
     RecordProgress,
+    RewindExecution,
     StartExecution,
 )
 from querator.model.recurrences import Remind
 from querator.partition.apply_context import ApplyContext, unconfigured
 from querator.partition.execution_arrivals import take
+from querator.partition.execution_rewinds import rewind
 from querator.partition.execution_starts import start
 from querator.partition.execution_time import fire_timers
 from querator.partition.executions import drop_parts, parts_of, place_activations
@@ -47,7 +48,7 @@ _ALLOWED: Final = frozenset(
     (
         Lease, Extend, Retry, Expire, Activate, HalfOpen, Refill, SetBreaker, Remind, FireTimers,
         LeasePinned,
-        MoveDone, MoveReturn, MoveElsewhere, ForgetGroups,
+        MoveDone, MoveReturn, MoveElsewhere, ForgetGroups, RewindExecution,
     )
 )  # fmt: skip
 """Commands that a queue of executions carries out as every other one does."""
@@ -93,9 +94,11 @@ def taking(context: ApplyContext, command: Command, parts: Sequence[tuple[int, i
             return take(context, command, mine)
 
 
-def firing(context: ApplyContext, command: FireTimers) -> Done | Refusal:
+def without_attachment(context: ApplyContext, command: FireTimers | RewindExecution) -> Result:
     if context.activations is None:
         return wrong_kind(context, command)
+    if isinstance(command, RewindExecution):
+        return rewind(context, command)
     return fire_timers(context)
 
 

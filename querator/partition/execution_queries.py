@@ -211,6 +211,7 @@ def _view(number: int, row: ExecutionRow) -> ExecutionView:
         secret=row.secret,
         activation=row.activation,
         parent_id=row.parent_id,
-        children=row.children,
+        children=0 if row.closed else row.children,
         refused=tuple(row.refused),
+        origin=row.origin,
     )

@@ -17,6 +17,10 @@ DEADLINE: Final = bytes(HASH_BYTES)
 """In the place of the hash of a path: the time is the deadline of the execution."""
 ORPHANS: Final = bytes(HASH_BYTES - 1) + b"\x01"
 """In the place of the hash of a path: children of the execution are to be cancelled."""
+DISCARDED: Final = b"\x01"
+"""Of an execution that is removed: the value in RETAINED of one whose place another one takes. Its
+children are cancelled, also those that are detached.
+"""
 CANCELS: Final = b""
 """The mark of an arrival that wakes an execution whatever it waits for."""
 
@@ -72,8 +76,14 @@ class ExecutionRow(msgspec.Struct, array_like=True):
     for children. `published` counts the published values, `published_bytes` the bytes of them and
     their keys, and `published_version` all changes of them.
 
-    `requests` are those of the last starts that have begun a run, one after the other, and
-    `until_ms` is the time until which one that has ended is kept.
+    `requests` are those of the last starts and rewinds that have begun a run, one after the other,
+    and `until_ms` is the time until which one that has ended is kept.
+
+    `origin` is the run whose arguments are record 0: a rewind begins a run and leaves it. `cuts`
+    are the records that rewinds have removed: runs of indexes (first, end). `parent_index` is the
+    record of its start in the journal of the parent, and `parent_run` the `origin` of that.
+    `former` are the executions whose place a child has taken: theirs are the children that it may
+    start again.
     """
 
     id: str
@@ -120,6 +130,10 @@ class ExecutionRow(msgspec.Struct, array_like=True):
     until_ms: int = 0
     pin: int = 0
     refused: list[str] = []
+    origin: int = 1
+    cuts: list[tuple[int, int]] = []
+    parent_index: int = 0
+    former: list[int] = []
 
     @property
     def closed(self) -> bool:
@@ -128,7 +142,8 @@ class ExecutionRow(msgspec.Struct, array_like=True):
 
 class RecordRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A record. `index` 0: the payload is in the row; else it is the attachment (`index`, `part`)
-    of `size` bytes.
+    of `size` bytes. `since` is the first record that a fold has removed; 0: it is no fold, or has
+    removed none.
     """
 
     kind: int
@@ -141,6 +156,7 @@ class RecordRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     index: int = 0
     part: int = 0
     size: int = 0
+    since: int = 0
 
     @property
     def weight(self) -> int:
@@ -165,8 +181,8 @@ class RecordRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class WaitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What arrives once for a path. `kind` is that of the arrival: TIMER_FIRED for a timer, which
     is due at `due_ms`; RESOLVED or REJECTED for a promise; for a child how it has ended, and
-    CHILD_DONE before that. `index` is that of the arrival; 0: it has not come. `child` is the
-    number of the child.
+    CHILD_DONE before that. `index` is that of the arrival; 0: it has not come, or came when the
+    parent had ended. `child` is the number of the child.
     """
 
     path: bytes

@@ -33,9 +33,8 @@ from querator.model.execution_commands import RecordProgress
 from querator.model.executions import NewRun, RecordKind
 from querator.model.limits import EXECUTION_CHILDREN_MAX
 from querator.partition.apply_context import ApplyContext
-from querator.partition.execution_children import forget_children
+from querator.partition.execution_cancels import forget_children
 from querator.partition.execution_rows import (
-    CANCELS,
     DEADLINE,
     HASH_BYTES,
     ChildEnds,
@@ -44,7 +43,6 @@ from querator.partition.execution_rows import (
     decode_child,
     decode_record,
     decode_wait,
-    signal_mark,
 )
 from querator.partition.executions import (
     ExecutionEvent,
@@ -54,6 +52,7 @@ from querator.partition.executions import (
     drop_activation,
     drop_record,
     free,
+    mark_of,
     move,
     put_execution,
     put_time,
@@ -79,11 +78,10 @@ def refuse_new_run(
         return None
     if 0 < row.cancelled <= command.seen:
         return _refused(f"execution {row.id} is cancelled, and begins no other run", row.cancelled)
-    if row.children:
-        for key, raw in CHILDREN.rows(context.txn, context.group, command.execution):
-            if decode_child(raw).ends != ChildEnds.NEVER:
-                child = int.from_bytes(key[-8:], "big")
-                return _refused(f"child {child} of execution {row.id} has not ended", child)
+    for key, raw in CHILDREN.rows(context.txn, context.group, command.execution):
+        if decode_child(raw).ends != ChildEnds.NEVER:
+            child = int.from_bytes(key[-8:], "big")
+            return _refused(f"child {child} of execution {row.id} has not ended", child)
     return None
 
 
@@ -103,6 +101,8 @@ def begin_run(
     free(row)
     move(context, row, ExecutionEvent.RENEW)
     row.run += 1
+    row.origin = row.run
+    row.cuts = []
     row.seen = row.after = row.lapses = 0
     _put_started(context, number, row, stored(context, then.place, parts, then.payload))
     activate(context, number, row)
@@ -134,7 +134,7 @@ def restart(
         txn.delete(key)
     move(context, row, ExecutionEvent.RESTART)
     row = replace(
-        begun, run=row.run + 1, next_index=row.next_index, signals=row.signals,
+        begun, run=row.run + 1, origin=row.run + 1, next_index=row.next_index, signals=row.signals,
         last_lease=row.last_lease, last_number=row.last_number, answers=row.answers,
         published_version=row.published_version,
     )  # fmt: skip
@@ -198,8 +198,7 @@ def _index_arrivals(context: ApplyContext, number: int) -> None:
     for key in [bytes(key) for key, _ in ARRIVALS.rows(txn, group, number)]:
         txn.delete(key)
     for index, one in _records(context, number):
-        mark = signal_mark(one.name) if one.kind == RecordKind.SIGNAL else CANCELS
-        ARRIVALS.put(txn, group, number, index, value=bytes((one.kind,)) + mark)
+        ARRIVALS.put(txn, group, number, index, value=bytes((one.kind,)) + mark_of(one))
 
 
 def _drop_waits(context: ApplyContext, number: int, row: ExecutionRow) -> None:

@@ -61,14 +61,14 @@ def start(
         number, row = create(context, begun, content, due_ms=command.start_at_ms), begun
     else:
         number, row = found
-        begun.requests = (row.requests + command.request)[-_REQUESTS_BYTES_MAX:]
+        begun.requests = remember(row.requests, command.request)
         row = restart(context, number, row, begun, content, due_ms=command.start_at_ms)
     return Started(number, row.run, ExecutionState.RUNNABLE)
 
 
 def _attach(command: StartExecution, number: int, row: ExecutionRow) -> Started | Refusal | None:
     """The answer if the execution that is there stays as it is. None: its next run begins."""
-    if _has_begun(row, command.request):
+    if has_begun(row, command.request):
         return Started(number, row.run, ExecutionState(row.state))
     if command.policy == KeyPolicy.RESTART_CLOSED and row.closed:
         return None
@@ -84,11 +84,16 @@ def _attach(command: StartExecution, number: int, row: ExecutionRow) -> Started 
     return Started(number, row.run, ExecutionState(row.state), attached=True)
 
 
-def _has_begun(row: ExecutionRow, request: bytes) -> bool:
+def has_begun(row: ExecutionRow, request: bytes) -> bool:
     """Whether a request has begun one of the runs."""
     size = START_REQUEST_BYTES
     known = (row.requests[at : at + size] for at in range(0, len(row.requests), size))
     return any(one == request for one in known)
+
+
+def remember(requests: bytes, request: bytes) -> bytes:
+    """The last requests, with another one."""
+    return (requests + request)[-_REQUESTS_BYTES_MAX:]
 
 
 def _not_now(context: ApplyContext) -> Refusal | None:

@@ -14,10 +14,12 @@ from querator.model.commands import Done
 from querator.model.executions import RecordKind
 from querator.model.limits import APPLY_SEGMENTS_MAX, EXECUTION_FIRES_MAX
 from querator.partition.apply_context import ApplyContext, earlier
-from querator.partition.execution_children import cancel, cancel_children, forget_children
+from querator.partition.execution_cancels import cancel, cancel_children, forget_children
 from querator.partition.execution_rows import (
     DEADLINE,
+    DISCARDED,
     ORPHANS,
+    ChildEnds,
     ExecutionRow,
     RecordRow,
     decode_record,
@@ -113,24 +115,27 @@ def _fire_one(context: ApplyContext, number: int, row: ExecutionRow, mark: bytes
 def _forget(context: ApplyContext, rows_max: int) -> int:
     """Removes executions that were kept long enough, up to `rows_max` rows."""
     txn, group = context.txn, context.group
-    due: list[tuple[bytes, int]] = []
-    for key, _ in RETAINED.rows(txn, group):
+    due: list[tuple[bytes, int, bytes]] = []
+    for key, value in RETAINED.rows(txn, group):
         until_ms, number = RETAINED.parts(key)
         assert isinstance(until_ms, int)
         assert isinstance(number, int)
         if until_ms > context.now_ms or len(due) == rows_max:
             break
-        due.append((key, number))
+        due.append((key, number, bytes(value)))
     work = 0
-    for key, number in due:
+    for key, number, value in due:
         if work >= rows_max:
             break
         row = load_execution(context, number)
         if row is not None:
-            _forget_row(context, number, row)
+            forget_row(context, number, row)
             work += 1
         work += _forget_records(context, number, rows_max - work)
-        work += forget_children(context, number, rows_max - work, reason=b"its parent is gone")
+        work += forget_children(
+            context, number, rows_max - work, reason=b"its parent is gone",
+            least=ChildEnds.NEVER if value == DISCARDED else ChildEnds.WITH_END,
+        )  # fmt: skip
         for table in (WAITS, ARRIVALS, SIGNALS_SEEN, SIGNAL_ORDER, PUBLISHED):
             work += _forget_rows(context, table, number, rows_max - work)
         if work < rows_max:
@@ -139,7 +144,8 @@ def _forget(context: ApplyContext, rows_max: int) -> int:
     return work
 
 
-def _forget_row(context: ApplyContext, number: int, row: ExecutionRow) -> None:
+def forget_row(context: ApplyContext, number: int, row: ExecutionRow) -> None:
+    """Removes its row and its name. What else it has is removed with its row in RETAINED."""
     txn, group, counts = context.txn, context.group, counts_of(context)
     EXECUTIONS.delete(txn, group, number)
     EXECUTION_NAMES.delete(txn, group, name_hash(row.id))

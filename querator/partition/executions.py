@@ -13,6 +13,7 @@ rows.
     RUNNABLE     pin: only some workers can run it          PINNED
     RUNNABLE     renew: a new run begins                    RUNNABLE, with another activation
     ended        restart: a new run begins                  RUNNABLE, with an activation
+    any          rewind: a new run continues                RUNNABLE, with another activation
     PARKED       wake: what it waits for has arrived        RUNNABLE, with an activation
     PINNED       take: a worker whose version may fit       RUNNABLE, with an activation
     STUCK        retry                                      RUNNABLE, with an activation
@@ -85,6 +86,7 @@ class ExecutionEvent(IntEnum):
     RESTART = 11
     PIN = 12
     TAKE = 13
+    REWIND = 14
 
 
 _State = ExecutionState
@@ -109,6 +111,7 @@ TRANSITIONS: Final[dict[tuple[ExecutionState | None, ExecutionEvent], ExecutionS
     (_State.FAILED, ExecutionEvent.RESTART): _State.RUNNABLE,
     (_State.CANCELLED, ExecutionEvent.RESTART): _State.RUNNABLE,
     (_State.TERMINATED, ExecutionEvent.RESTART): _State.RUNNABLE,
+    **{(state, ExecutionEvent.REWIND): _State.RUNNABLE for state in _State},
 }
 
 Part = tuple[int, int]
@@ -219,11 +222,8 @@ def arrive(context: ApplyContext, number: int, row: ExecutionRow, record: Record
     index = append(context, number, row, record)
     row.last_arrival = index
     row.unseen += 1
-    if record.kind == RecordKind.SIGNAL:
-        row.unread += 1
-        mark = signal_mark(record.name)
-    else:
-        mark = path_mark(record.path) if record.path else CANCELS
+    row.unread += record.kind == RecordKind.SIGNAL
+    mark = mark_of(record)
     ARRIVALS.put(context.txn, context.group, number, index, value=bytes((record.kind,)) + mark)
     if row.state == ExecutionState.PARKED and _wakes(row, mark):
         move(context, row, ExecutionEvent.WAKE)
@@ -232,6 +232,13 @@ def arrive(context: ApplyContext, number: int, row: ExecutionRow, record: Record
         else:
             activate(context, number, row)
     return index
+
+
+def mark_of(record: RecordRow) -> bytes:
+    """What a parked execution that waits for this arrival has in its wake set."""
+    if record.kind == RecordKind.SIGNAL:
+        return signal_mark(record.name)
+    return path_mark(record.path) if record.path else CANCELS
 
 
 def _wakes(row: ExecutionRow, mark: bytes) -> bool:

@@ -63,6 +63,7 @@ from querator.model.execution_commands import (
     FireTimers,
     LeasePinned,
     RecordProgress,
+    RewindExecution,
     StartExecution,
 )
 from querator.model.limits import APPLY_SEGMENTS_MAX
@@ -95,7 +96,12 @@ from querator.partition.checkpoints import save_checkpoints
 from querator.partition.dedup_rows import free_keys
 from querator.partition.departed import forget_groups
 from querator.partition.entry import pack, unpack_entry
-from querator.partition.execution_machine import firing, leasing, of_kind, taking
+from querator.partition.execution_machine import (
+    leasing,
+    of_kind,
+    taking,
+    without_attachment,
+)
 from querator.partition.executions import place_activations
 from querator.partition.expire import activate, expire
 from querator.partition.extend import extend
@@ -522,10 +528,10 @@ def _transactional(context: ApplyContext, command: Command) -> Result:
             return abort_txn(context, command)
         case Finish():
             return finish(context, command)
-        case FireTimers():
-            return firing(context, command)
         case LeasePinned():
             return leasing(context, command)
+        case FireTimers() | RewindExecution():
+            return without_attachment(context, command)
         case _:
             raise AssertionError(f"{type(command).__name__} is not dispatched here")
 

@@ -57,6 +57,7 @@ from querator.model.execution_commands import (
     FireTimers,
     LeasePinned,
     RecordProgress,
+    RewindExecution,
     StartExecution,
 )
 from querator.model.executions import ArriveKind, Close, KeyPolicy, NewRun
@@ -113,6 +114,10 @@ _ERROR_BYTES: Final = 4 * ERROR_CHARS_MAX
 _UNTANGLED_MAX: Final = 128
 """Number of pieces into which a segment may be cut when it returns to its place between others."""
 _SMALL_BYTES: Final = 64 * KIB
+_AGAIN_ROWS: Final = APPLY_SEGMENTS_MAX + 2 * EXECUTION_CHILDREN_MAX
+"""Rows of an execution that begins again, of which each stands for four: of its journal, and of
+children that are cancelled.
+"""
 
 _LEASING: Final = (Redrive, OpenReader, Begin, Prepare)
 _SWEEPING: Final = (
@@ -128,7 +133,7 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
     match command:
         case Produce() | Stage() | Move() | Fire():
             return Need(Tier.ADDS, _of_items(command))
-        case PutRecurrence() | StartExecution() | RecordProgress() | Arrive():
+        case PutRecurrence() | StartExecution() | RecordProgress() | Arrive() | RewindExecution():
             return _of_rows(command)
         case Lease() | LeasePinned():
             return Need(Tier.LEASES, _of_lease(command))
@@ -158,7 +163,9 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
             return Need(tier, _of_step(command))
 
 
-def _of_rows(command: PutRecurrence | StartExecution | RecordProgress | Arrive) -> Need:
+def _of_rows(
+    command: PutRecurrence | StartExecution | RecordProgress | Arrive | RewindExecution,
+) -> Need:
     """Raft counts the payloads. Each part of a Record may change a few rows. A termination makes
     none that last.
     """
@@ -174,8 +181,10 @@ def _of_rows(command: PutRecurrence | StartExecution | RecordProgress | Arrive) 
             rows += APPLY_SEGMENTS_MAX  # Of a journal that goes; its rows are next to each other.
     elif isinstance(command, StartExecution):
         if command.policy == KeyPolicy.RESTART_CLOSED:
-            # Of a journal that goes, and of children that are cancelled.
-            rows += APPLY_SEGMENTS_MAX + 2 * EXECUTION_CHILDREN_MAX
+            rows += _AGAIN_ROWS
+    elif isinstance(command, RewindExecution):
+        tier = Tier.FREES
+        rows += _AGAIN_ROWS
     elif command.kind in (
         ArriveKind.CANCEL, ArriveKind.TERMINATE, ArriveKind.RETRY,
     ):  # fmt: skip

@@ -26,6 +26,7 @@ from querator.model.commands import Extend, LeaseItems, Refusal, Retry
 from querator.model.errors import ErrorCode
 from querator.model.execution_commands import Recorded, RecordProgress
 from querator.model.executions import (
+    FOLD_KINDS,
     Close,
     GiveBack,
     GoOn,
@@ -47,7 +48,8 @@ from querator.model.limits import (
     SCHEDULE_AHEAD_MS_MAX,
 )
 from querator.partition.apply_context import ApplyContext
-from querator.partition.execution_children import cancel_child, end, start_children
+from querator.partition.execution_cancels import cancel_child
+from querator.partition.execution_children import end, start_children
 from querator.partition.execution_folds import (
     Folding,
     as_row,
@@ -380,8 +382,13 @@ def _carry_out(
     for note in command.records:
         append(context, number, row, as_row(context, note, parts))
         row.after = note.after
+    sent = {
+        note.path: first_index + nth
+        for nth, note in enumerate(command.records)
+        if note.kind in FOLD_KINDS
+    }
     for folding in folds:
-        carry_out_fold(context, number, row, folding, parts)
+        carry_out_fold(context, number, row, folding, parts, sent=sent)
     left = _waits_left(context, command, row, then) if isinstance(then, Park) else None
     _see(context, command, row)
     for timer in command.timers:

@@ -32,13 +32,14 @@ from querator.model.execution_calls import (
     PublishedCall,
     PublishedPage,
     ReadActivation,
+    RewindCall,
     ShownExecution,
     ShownExecutions,
     StartCall,
     StartReply,
     WaitExecutionsCall,
 )
-from querator.model.execution_commands import Arrived, Recorded, Started
+from querator.model.execution_commands import Arrived, Recorded, Rewound, Started
 from querator.model.executions import ArriveKind
 from querator.model.ids import GroupId, parse_lease_id
 from querator.model.queues import Queue, QueueKind
@@ -131,6 +132,15 @@ class ExecutionService:
             queue, partition, command, call.attachment, call.timeout_ms
         )
         return arrived
+
+    async def rewind(self, call: RewindCall) -> Rewound:
+        queue = await self._queue(call.namespace, call.queue)
+        request = call.command.request or secrets.token_bytes(limits.START_REQUEST_BYTES)
+        command = msgspec.structs.replace(call.command, request=request)
+        rewound: Rewound = await self._propose(
+            queue, _home(queue, command.id), command, b"", call.timeout_ms
+        )
+        return rewound
 
     async def lease(self, call: LeaseCall) -> list[LeasedActivation]:
         """Waits as a lease of items does. Activations whose execution cannot be read stay leased

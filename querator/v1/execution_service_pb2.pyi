@@ -503,6 +503,7 @@ class Activation(_message.Message):
     NEXT_INDEX_FIELD_NUMBER: _builtins.int
     TIMERS_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
+    ORIGIN_RUN_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease; several activations may have one."""
     item: _builtins.int
@@ -528,6 +529,10 @@ class Activation(_message.Message):
     now_ms: _builtins.int
     """The partition's time at the answer, in milliseconds since the Unix epoch. Records and timers of
     the worker are of this time: its own clock may be wrong.
+    """
+    origin_run: _builtins.int
+    """The run in which the journal has begun: `run`, or an earlier one of an execution that was rewound. Random numbers
+    and the tokens of promises follow from it.
     """
     @_builtins.property
     def remaining(self) -> _duration_pb2.Duration:
@@ -564,10 +569,11 @@ class Activation(_message.Message):
         next_index: _builtins.int = ...,
         timers: _abc.Iterable[_builtins.bytes] | None = ...,
         now_ms: _builtins.int = ...,
+        origin_run: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "remaining", b"remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "item", b"item", "lease_id", b"lease_id", "next_index", b"next_index", "now_ms", b"now_ms", "partition", b"partition", "records", b"records", "remaining", b"remaining", "run", b"run", "secret", b"secret", "timers", b"timers", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "item", b"item", "lease_id", b"lease_id", "next_index", b"next_index", "now_ms", b"now_ms", "origin_run", b"origin_run", "partition", b"partition", "records", b"records", "remaining", b"remaining", "run", b"run", "secret", b"secret", "timers", b"timers", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1432,6 +1438,92 @@ class RetryExecutionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RetryExecutionResponse: _TypeAlias = RetryExecutionResponse  # noqa: Y015
+
+@_typing.final
+class RewindExecutionRequest(_message.Message):
+    """RewindExecutionRequest lets an execution continue from one of its records."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    KEEP_CHILDREN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_TIMEOUT_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the queue; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    id: _builtins.str
+    """The execution."""
+    record: _builtins.int
+    """Index of the last record that stays. It must be in the journal, and not be the end of the execution."""
+    run: _builtins.int
+    """The run that is meant; another one is an error (EXECUTION_CLOSED). 0: the last one."""
+    keep_children: _builtins.bool
+    """Whether children that were started behind the record go on. Otherwise they are cancelled."""
+    request_id: _builtins.str
+    """Names the request, 0 to 128 characters; a repeat rewinds nothing. Empty: not repeatable."""
+    @_builtins.property
+    def request_timeout(self) -> _duration_pb2.Duration:
+        """How long the answer may take, 0 to 15 minutes; 0 or unset means the call's own deadline."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        id: _builtins.str = ...,
+        record: _builtins.int = ...,
+        run: _builtins.int = ...,
+        keep_children: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+        request_timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_timeout", b"request_timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "keep_children", b"keep_children", "namespace", b"namespace", "queue", b"queue", "record", b"record", "request_id", b"request_id", "request_timeout", b"request_timeout", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RewindExecutionRequest: _TypeAlias = RewindExecutionRequest  # noqa: Y015
+
+@_typing.final
+class RewindExecutionResponse(_message.Message):
+    """RewindExecutionResponse says what was removed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    REMOVED_RECORDS_FIELD_NUMBER: _builtins.int
+    CANCELLED_CHILDREN_FIELD_NUMBER: _builtins.int
+    REPEATED_ANSWER_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    """The run in which the execution continues."""
+    removed_records: _builtins.int
+    """Number of records that were removed."""
+    cancelled_children: _builtins.int
+    """Number of children that were cancelled."""
+    repeated_answer: _builtins.bool
+    """Whether the request repeats an earlier one; the counts are 0 then."""
+    def __init__(
+        self,
+        *,
+        run: _builtins.int = ...,
+        removed_records: _builtins.int = ...,
+        cancelled_children: _builtins.int = ...,
+        repeated_answer: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_children", b"cancelled_children", "removed_records", b"removed_records", "repeated_answer", b"repeated_answer", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RewindExecutionResponse: _TypeAlias = RewindExecutionResponse  # noqa: Y015
 
 @_typing.final
 class Execution(_message.Message):

@@ -76,6 +76,11 @@ class ExecutionServiceStub:
                 request_serializer=querator_dot_v1_dot_execution__service__pb2.RetryExecutionRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_execution__service__pb2.RetryExecutionResponse.FromString,
                 _registered_method=True)
+        self.RewindExecution = channel.unary_unary(
+                '/querator.v1.ExecutionService/RewindExecution',
+                request_serializer=querator_dot_v1_dot_execution__service__pb2.RewindExecutionRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_execution__service__pb2.RewindExecutionResponse.FromString,
+                _registered_method=True)
         self.GetExecution = channel.unary_unary(
                 '/querator.v1.ExecutionService/GetExecution',
                 request_serializer=querator_dot_v1_dot_execution__service__pb2.GetExecutionRequest.SerializeToString,
@@ -169,6 +174,13 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RewindExecution(self, request, context):
+        """Lets an execution continue from one of its records, in a new run, whatever its state is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetExecution(self, request, context):
         """Returns an execution with its result, if it has ended.
         """
@@ -254,6 +266,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.RetryExecution,
                     request_deserializer=querator_dot_v1_dot_execution__service__pb2.RetryExecutionRequest.FromString,
                     response_serializer=querator_dot_v1_dot_execution__service__pb2.RetryExecutionResponse.SerializeToString,
+            ),
+            'RewindExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.RewindExecution,
+                    request_deserializer=querator_dot_v1_dot_execution__service__pb2.RewindExecutionRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_execution__service__pb2.RewindExecutionResponse.SerializeToString,
             ),
             'GetExecution': grpc.unary_unary_rpc_method_handler(
                     servicer.GetExecution,
@@ -504,6 +521,33 @@ class ExecutionService:
             '/querator.v1.ExecutionService/RetryExecution',
             querator_dot_v1_dot_execution__service__pb2.RetryExecutionRequest.SerializeToString,
             querator_dot_v1_dot_execution__service__pb2.RetryExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RewindExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.ExecutionService/RewindExecution',
+            querator_dot_v1_dot_execution__service__pb2.RewindExecutionRequest.SerializeToString,
+            querator_dot_v1_dot_execution__service__pb2.RewindExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,8 @@ class ExecutionServiceStub:
     """Ends an execution at once; its code runs no more."""
     RetryExecution: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.RetryExecutionRequest, _execution_service_pb2.RetryExecutionResponse]
     """Lets a stuck or pinned execution run again, with any worker."""
+    RewindExecution: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.RewindExecutionRequest, _execution_service_pb2.RewindExecutionResponse]
+    """Lets an execution continue from one of its records, in a new run, whatever its state is."""
     GetExecution: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.GetExecutionRequest, _execution_service_pb2.GetExecutionResponse]
     """Returns an execution with its result, if it has ended."""
     WaitExecutions: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.WaitExecutionsRequest, _execution_service_pb2.WaitExecutionsResponse]
@@ -89,6 +91,8 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
     """Ends an execution at once; its code runs no more."""
     RetryExecution: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.RetryExecutionRequest, _execution_service_pb2.RetryExecutionResponse]  # type: ignore[assignment]
     """Lets a stuck or pinned execution run again, with any worker."""
+    RewindExecution: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.RewindExecutionRequest, _execution_service_pb2.RewindExecutionResponse]  # type: ignore[assignment]
+    """Lets an execution continue from one of its records, in a new run, whatever its state is."""
     GetExecution: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.GetExecutionRequest, _execution_service_pb2.GetExecutionResponse]  # type: ignore[assignment]
     """Returns an execution with its result, if it has ended."""
     WaitExecutions: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.WaitExecutionsRequest, _execution_service_pb2.WaitExecutionsResponse]  # type: ignore[assignment]
@@ -172,6 +176,14 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_execution_service_pb2.RetryExecutionResponse, _abc.Awaitable[_execution_service_pb2.RetryExecutionResponse]]:
         """Lets a stuck or pinned execution run again, with any worker."""
+
+    @_abc_1.abstractmethod
+    def RewindExecution(
+        self,
+        request: _execution_service_pb2.RewindExecutionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_execution_service_pb2.RewindExecutionResponse, _abc.Awaitable[_execution_service_pb2.RewindExecutionResponse]]:
+        """Lets an execution continue from one of its records, in a new run, whatever its state is."""
 
     @_abc_1.abstractmethod
     def GetExecution(

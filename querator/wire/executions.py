@@ -24,6 +24,7 @@ from querator.model.execution_calls import (
     ProgressCall,
     PublishedCall,
     PublishedPage,
+    RewindCall,
     ShownExecution,
     ShownExecutions,
     StartCall,
@@ -35,9 +36,12 @@ from querator.model.execution_commands import (
     Arrived,
     Recorded,
     RecordProgress,
+    RewindExecution,
+    Rewound,
     StartExecution,
     check_arrive,
     check_record,
+    check_rewind,
     check_start,
 )
 from querator.model.executions import (
@@ -332,6 +336,16 @@ def parse_retry(data: bytes) -> ArriveCall:
     return _arrive(message, command, _Payloads(), message.request_timeout)
 
 
+def parse_rewind(data: bytes) -> RewindCall:
+    message = field_checks.parse_message(v1.RewindExecutionRequest, data)
+    command = RewindExecution(
+        message.id, message.record, message.run, _request_hash(message.request_id),
+        keep_children=message.keep_children,
+    )  # fmt: skip
+    check_rewind(command)
+    return RewindCall(*_queue(message), command, _timeout_ms(message.request_timeout))
+
+
 def _arrive(
     message: "_Named", command: Arrive, payloads: _Payloads, timeout: Duration
 ) -> ArriveCall:
@@ -455,6 +469,7 @@ def encode_leased(leased: Iterable[LeasedActivation]) -> bytes:
                 next_index=one.journal.next_index,
                 timers=one.view.timer_paths,
                 now_ms=one.now_ms,
+                origin_run=one.view.origin,
             )
             for one in leased
         ]
@@ -493,6 +508,15 @@ def encode_cancelled(result: Arrived) -> bytes:
 def encode_terminated(result: Arrived) -> bytes:
     return v1.TerminateExecutionResponse(
         index=result.index, repeated_answer=result.repeated
+    ).SerializeToString()
+
+
+def encode_rewound(result: Rewound) -> bytes:
+    return v1.RewindExecutionResponse(
+        run=result.run,
+        removed_records=result.records,
+        cancelled_children=result.children,
+        repeated_answer=result.repeated,
     ).SerializeToString()
 
 
@@ -595,6 +619,7 @@ _Named = (
     | v1.CancelExecutionRequest
     | v1.TerminateExecutionRequest
     | v1.RetryExecutionRequest
+    | v1.RewindExecutionRequest
     | v1.GetExecutionRequest
     | v1.ListExecutionsRequest
     | v1.ReadJournalRequest

@@ -21,7 +21,7 @@ from querator.durable.machine import ExecutionMachine
 from querator.durable.promises import ExecutionIdentity
 from querator.model.executions import JournalRecord, Note, RecordKind
 
-IDENTITY = ExecutionIdentity("default", "shop", 0, 1, "bench", 1, b"0123456789abcdef")
+IDENTITY = ExecutionIdentity("default", "shop", 0, 1, "bench", 1, b"0123456789abcdef", 1)
 TASKS = 50
 
 

@@ -178,7 +178,7 @@ class Executions:
     ) -> v1.ResolvePromiseResponse:
         """Of the promise that the code of an execution has made at a path; `at`: another path."""
         named: dict[str, Any] = {
-            "partition": held.partition, "execution": held.execution, "run": held.run,
+            "partition": held.partition, "execution": held.execution, "run": held.origin_run,
             "at": path, "proof": proof(held, path),
         } | other  # fmt: skip
         named["path"] = named.pop("at")
@@ -197,6 +197,10 @@ class Executions:
         """Whether it was stuck."""
         request = v1.RetryExecutionRequest(**self.names, id=id_)
         return bool((await answer(self._stub.RetryExecution(request, timeout=CALL_S))).changed)
+
+    async def rewind(self, record: int, id_: str = "e", **more: Any) -> v1.RewindExecutionResponse:
+        request = v1.RewindExecutionRequest(**self.names, id=id_, record=record, **more)
+        return await answer(self._stub.RewindExecution(request, timeout=CALL_S))
 
     async def get(self, id_: str = "e") -> v1.GetExecutionResponse:
         request = v1.GetExecutionRequest(**self.names, id=id_)
@@ -267,7 +271,7 @@ def _state(execution: v1.Execution) -> str:
 
 def proof(held: v1.Activation, path: bytes) -> bytes:
     """Only workers can make it, as docs/durable.md says."""
-    named = held.execution.to_bytes(8, "big") + held.run.to_bytes(8, "big") + path
+    named = held.execution.to_bytes(8, "big") + held.origin_run.to_bytes(8, "big") + path
     return blake2b(named, digest_size=16, key=held.secret).digest()
 
 

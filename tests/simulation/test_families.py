@@ -58,9 +58,9 @@ def forgets_a_cancel() -> AbstractContextManager[None]:
 def cancels_all() -> AbstractContextManager[None]:
     """What is detached is cancelled, too."""
 
-    def ends(*arguments: Any, is_late: bool) -> None:
+    def ends(*arguments: Any, **options: Any) -> None:
         with replaced(execution_children, "ChildEnds", _All):
-            start(*arguments, is_late=is_late)
+            start(*arguments, **options)
 
     start = execution_children._start
     return replaced(execution_children, "_start", ends)
@@ -79,8 +79,8 @@ def loses_a_result() -> AbstractContextManager[None]:
         else:
             before(context, number, row, *arguments, path=path)
 
-    before = execution_children._give
-    return replaced(execution_children, "_give", give)
+    before = execution_children.give
+    return replaced(execution_children, "give", give)
 
 
 def gives_a_result_twice() -> AbstractContextManager[None]:
@@ -89,8 +89,8 @@ def gives_a_result_twice() -> AbstractContextManager[None]:
         row.children += 1
         before(context, number, row, *arguments, path=path)
 
-    before = execution_children._give
-    return replaced(execution_children, "_give", give)
+    before = execution_children.give
+    return replaced(execution_children, "give", give)
 
 
 def takes_any_id() -> AbstractContextManager[None]:

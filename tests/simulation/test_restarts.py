@@ -32,7 +32,7 @@ def unfenced() -> AbstractContextManager[None]:
 
 def begins_twice() -> AbstractContextManager[None]:
     """A repeat of a start begins another run."""
-    return replaced(execution_starts, "_has_begun", lambda row, request: False)
+    return replaced(execution_starts, "has_begun", lambda row, request: False)
 
 
 def knows_the_last_request() -> AbstractContextManager[None]:

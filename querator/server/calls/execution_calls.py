@@ -50,6 +50,10 @@ def execution_calls(service: QueueService) -> Mapping[str, TimedCall]:
         call = within_deadline(executions.parse_retry(data), context)
         return executions.encode_retried(await service.executions.arrive(call))
 
+    async def rewind(data: bytes, context: Timed) -> bytes:
+        call = within_deadline(executions.parse_rewind(data), context)
+        return executions.encode_rewound(await service.executions.rewind(call))
+
     return {
         "StartExecution": start,
         "LeaseActivations": lease,
@@ -59,6 +63,7 @@ def execution_calls(service: QueueService) -> Mapping[str, TimedCall]:
         "CancelExecution": cancel,
         "TerminateExecution": terminate,
         "RetryExecution": retry,
+        "RewindExecution": rewind,
         **_reads(service),
     }
 

@@ -31,6 +31,7 @@ from querator.model.execution_calls import (
     ArriveCall,
     ProgressCall,
     PublishedCall,
+    RewindCall,
     StartCall,
     WaitExecutionsCall,
 )
@@ -64,6 +65,7 @@ T = TypeVar(
     BrowseCall,
     ReadBatchCall,
     StartCall,
+    RewindCall,
     ProgressCall,
     ArriveCall,
 )

@@ -35,7 +35,7 @@ from querator.model.execution_calls import (
     PublishedPage,
     ReadActivation,
 )
-from querator.model.execution_commands import Arrived, PinnedLease, Recorded, Started
+from querator.model.execution_commands import Arrived, PinnedLease, Recorded, Rewound, Started
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.reader_calls import BatchPage, ReaderState
 from querator.model.readers import ReaderResult
@@ -300,6 +300,7 @@ _RESULTS: tuple[type, ...] = (
     Recorded,
     Arrived,
     PinnedLease,
+    Rewound,
 )
 _LEASE = len(_RESULTS)
 

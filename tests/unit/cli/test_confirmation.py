@@ -21,6 +21,7 @@ ASKING = {
     "recurring delete": ("mail", "digest"),
     "key skip": ("mail", "ann"),
     "execution terminate": ("shop", "order-17"),
+    "execution rewind": ("shop", "order-17", "--to", "3"),
     "leases release": ("mail", "1.0.2a"),
     "reader release": ("mail", "lake"),
     "cluster repair-time": ("mail",),

@@ -309,7 +309,14 @@ def test_values_in_a_line(kind: RecordKind, payload: bytes, words: str) -> None:
 
 def token() -> str:
     identity = ExecutionIdentity(
-        namespace="eu", queue="shop", partition=3, number=7, id="order-17", run=1, secret=b"s" * 16
+        namespace="eu",
+        queue="shop",
+        partition=3,
+        number=7,
+        id="order-17",
+        run=1,
+        secret=b"s" * 16,
+        origin=1,
     )
     return make_token(identity, encode_path([2]))
 
@@ -398,6 +405,30 @@ def test_retry_of_all_that_are_stuck(cluster: ScriptedCluster) -> None:
     assert [one.id for one in asked.requests] == ["a", "b"]
     assert listed.requests[0].function == "f"
     assert invoke(cluster, "retry", "shop", "--stuck").stderr == "No execution is stuck.\n"
+
+
+def test_rewind_says_what_it_has_removed(cluster: ScriptedCluster) -> None:
+    cluster.answers["GetExecution"] = scripted_execution()
+    behind = Asked(
+        cluster, "ReadJournal",
+        pb.ReadJournalResponse(records=[pb.JournalRecord(index=12), pb.JournalRecord(index=13)]),
+    )  # fmt: skip
+    asked = Asked(
+        cluster, "RewindExecution", pb.RewindExecutionResponse(run=2, cancelled_children=1)
+    )
+    shown = invoke(cluster, "rewind", *SHOP, "--to", "11", "--keep-children", "--yes")
+    assert (shown.exit_code, shown.stderr) == (
+        0,
+        "order-17 continues behind record 11, in run 2.\nChildren that were cancelled: 1.\n",
+    ), shown.output
+    [one] = asked.requests
+    assert (one.id, one.record, one.run, one.keep_children) == ("order-17", 11, 1, True)
+    assert len(one.request_id) == 32
+    assert behind.requests[0].first_index == 12
+    shown = invoke(cluster, "rewind", *SHOP, "--to", "0", "--yes", "--output", "json")
+    assert msgspec.json.decode(shown.stdout) == {
+        "id": "order-17", "run": 2, "removed_records": 0, "cancelled_children": 1,
+    }  # fmt: skip
 
 
 # --- wait ----------------------------------------------------------------------------------------

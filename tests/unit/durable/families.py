@@ -92,6 +92,14 @@ class Family:
             assert result.code is ErrorCode.EXECUTION_CLOSED, result
         self.check()
 
+    def lose(self, execution: int) -> None:
+        """Its worker hears that its lease is over, or stands still and does not."""
+        for holder in [each for each in self.holders if each.worker.execution == execution]:
+            if self.chance.random() < 0.5:
+                holder.is_late = True
+            else:
+                self._drop(holder)
+
     def views(self) -> list[ExecutionView]:
         """All executions, in the order of their starts."""
         with self.log.environment.snapshot() as txn:
@@ -193,7 +201,8 @@ class Family:
     def _begin(self, worker: Worker) -> None:
         view = self.queue.at(worker.item)
         identity = ExecutionIdentity(
-            "default", "shop", 3, view.number, view.id, view.run, view.secret
+            "default", "shop", 3, view.number, view.id, view.run, view.secret,
+            view.origin,
         )  # fmt: skip
         machine = ExecutionMachine(self._functions[view.function], identity, CODEC)
         machine.leased(1 << 60)
@@ -262,7 +271,7 @@ class Family:
             self._hear(holder)
         else:
             assert isinstance(result, Refusal)
-            assert result.code is ErrorCode.LEASE_LOST, result
+            assert result.code in (ErrorCode.LEASE_LOST, ErrorCode.EXECUTION_NOT_FOUND), result
             self.refused += 1
             self._drop(holder)
 

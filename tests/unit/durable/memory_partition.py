@@ -36,7 +36,7 @@ from querator.model.executions import (
 _KEPT: list[ExecutionMachine] = []
 START_MS = 1_700_000_000_000
 FOREVER_MS = 1 << 60
-IDENTITY = ExecutionIdentity("default", "shop", 3, 17, "order-17", 1, b"0123456789abcdef")
+IDENTITY = ExecutionIdentity("default", "shop", 3, 17, "order-17", 1, b"0123456789abcdef", 1)
 
 
 class LeaseLost(Exception):

@@ -125,6 +125,7 @@ async def run(
         function="main", version=version, secret=IDENTITY.secret, remaining=remaining,
         records=tuple(calls.partition.journal), next_index=0, timers=(),
         now_ms=time.time_ns() // 1_000_000,
+        origin_run=1,
     )  # fmt: skip
     with ThreadPoolExecutor(2) as executor:
         parts = RunParts(

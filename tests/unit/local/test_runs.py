@@ -1,6 +1,7 @@
 """Runs of durable functions by a harness: `continue_as_new`, signals, workers that die."""
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -23,7 +24,7 @@ from querator.durable import (
     sync,
 )
 from querator.durable.machine import living
-from querator.errors import ExecutionExists, TokenInvalid
+from querator.errors import ExecutionClosed, ExecutionExists, InvalidArgument, TokenInvalid
 from querator.local import Harness
 
 
@@ -331,3 +332,90 @@ async def test_a_key_policy_that_is_unknown_is_refused() -> None:
     h = Harness([linger])
     with pytest.raises(ValueError, match="'never'; it must be one of attach, fail, restart_cl"):
         await h.start(linger, key_policy="never")
+
+
+@durable
+async def waiter() -> str:
+    for nth in range(60):
+        await say(str(nth))
+    return await receive("word", str)
+
+
+async def test_a_parked_execution_that_begins_again_is_not_continued_from_memory() -> None:
+    h = Harness([waiter])
+    handle = await h.start(waiter, id="w")
+    await handle.terminate()
+    handle = await h.start(waiter, id="w", key_policy="restart_closed")
+    await handle.signal("word", "again")
+    assert await handle.result() == "again"
+
+
+# --- rewinds --------------------------------------------------------------------------------------
+
+_BROKEN = True
+
+
+@step
+async def charge(amount: int) -> int:
+    if _BROKEN:
+        raise ValueError("the card was refused")
+    return amount
+
+
+@durable
+async def order() -> str:
+    price = await say("17")
+    child = await spawn(shout, f"packed for {price}")
+    approval = promise(str)
+    await say(approval.token)
+    approved = await approval
+    return f"{await child}, {await charge(int(price))} {approved}"
+
+
+@pytest.mark.parametrize("keep_children", [False, True])
+async def test_an_execution_that_has_failed_continues_behind_a_record(
+    monkeypatch: pytest.MonkeyPatch, keep_children: bool
+) -> None:
+    h = Harness([order, shout])
+    handle = await h.start(order, id="o")
+    tokens = [each.payload.decode().strip('"') async for each in handle.journal()
+              if each.kind == "STEP_DONE"]  # fmt: skip
+    await h.executions.resolve(tokens[-1], "yes")
+    with pytest.raises(ValueError, match="refused"):
+        await handle.result()
+    journal = [each async for each in handle.journal()]
+    [failed] = [each.index for each in journal if each.kind == "STEP_FAILED"]
+    monkeypatch.setattr(sys.modules[__name__], "_BROKEN", False)
+    done = await handle.rewind(failed - 1, keep_children=keep_children)
+    assert (done.run, done.removed_records) == (2, 2)
+    assert await handle.result() == "PACKED FOR 17, 17 yes"
+    # To before everything: the promise has the same token, and can be resolved once more.
+    await handle.rewind(0, keep_children=keep_children)
+    await h.executions.resolve(tokens[-1], "once more")
+    assert await handle.result() == "PACKED FOR 17, 17 once more"
+    assert (await handle.get()).run == 3
+    numbers = [info.id async for info in h.executions.list(function="shout")]
+    assert len(numbers) == 1
+
+
+async def test_a_rewind_that_cannot_be_is_refused() -> None:
+    h = Harness([waiter])
+    handle = await h.start(waiter, id="w")
+    with pytest.raises(ValueError, match="to is -1"):
+        await handle.rewind(-1)
+    with pytest.raises(ValueError, match="run is 0"):
+        await handle.rewind(1, run=0)
+    with pytest.raises(InvalidArgument, match="record 61 of execution w is not there"):
+        await handle.rewind(61)
+    with pytest.raises(ExecutionClosed, match="run 2 of execution w is not the last one"):
+        await handle.rewind(1, run=2)
+
+
+async def test_a_parked_execution_that_is_rewound_is_not_continued_from_memory() -> None:
+    h = Harness([waiter])
+    handle = await h.start(waiter, id="w")
+    await handle.rewind(30)
+    await handle.signal("word", "behind")
+    assert await handle.result() == "behind"
+    kinds = [each.kind async for each in handle.journal()]
+    assert kinds.count("STEP_DONE") == 60

@@ -72,6 +72,15 @@ class Run:
     pinned: bool = False
     """Whether it was pinned in this run."""
     refused: list[str] = field(default_factory=list)
+    origin: int = 1
+    cuts: list[tuple[int, int]] = field(default_factory=list)
+    parent_index: int = 0
+    former: list[int] = field(default_factory=list)
+    since: dict[int, int] = field(default_factory=dict)
+    """The first record that each fold has removed."""
+    lost: dict[tuple[int, ...], int] = field(default_factory=dict)
+    """Children that have ended behind the end of this one, by the paths that wait for them."""
+    end_at: int = 0
 
     def publish(self, values: dict[str, bytes]) -> None:
         for key, value in values.items():
@@ -124,13 +133,15 @@ class Run:
             if (index > seen and entry[0] in ("SIGNAL", "CANCEL"))
             or (index in unread and entry[0] == "SIGNAL")
         }  # fmt: skip
-        self.timers, self.arrived, self.links = {}, {}, {}
+        self.timers, self.arrived, self.links, self.since, self.cuts = {}, {}, {}, {}, []
         self.seen = self.after = self.lapses = 0
         self.run += 1
+        self.origin = self.run
         self.free()
 
     def end(self, state: str, now: int) -> None:
         self.state, self.holder, self.closed_at = state, 0, now
+        self.end_at = self.next - 1
 
     def fire(self, path: tuple[int, ...]) -> None:
         del self.timers[path]
@@ -145,6 +156,8 @@ class Model:
     lapses_max: int
     runs: dict[str, Run] = field(default_factory=dict)
     started: int = 0
+    orphans: list[int] = field(default_factory=list)
+    """Children of executions whose place others have taken; they are cancelled soon."""
     leases: dict[int, int] = field(default_factory=dict)
     """The deadlines of leases, whose executions name them."""
 
@@ -174,7 +187,7 @@ class Model:
             run.number, function, deadline=deadline, run=run.run + 1, messages=run.messages,
             lease=run.lease, numbers=run.numbers, changes=run.changes,
             requests=[*run.requests, request], next=run.next,
-            activation=run.activation + 1,
+            activation=run.activation + 1, origin=run.run + 1,
         )  # fmt: skip
         begun.journal[0] = ("STARTED", (), function, 0)
 
@@ -324,6 +337,8 @@ class Model:
             if entry is not None and entry[0] in ("TIMER_FIRED", *RESULTS.values()):
                 del run.arrived[entry[1]]
         old = run.journal[index]
+        gone = [at for at in [index, *removed] if at in run.journal]
+        run.since[index] = min(run.since.get(at) or at for at in gone)
         run.journal[index] = ("LATER" if old[0] in ARRIVALS else "CALL_DONE", path, "", old[3])
         for at in removed:
             run.journal.pop(at, None)
@@ -376,15 +391,29 @@ class Model:
     def _spawn(self, run: Run, seen: int, spawn: Spawn) -> None:
         path, name, function, way = spawn
         other = self.runs.get(name)
-        mine = (run.number, run.run, function)
-        if other is not None and (other.parent, other.parent_run, other.function) != mine:
+        mine = (run.number, run.origin)
+        is_mine = other is not None and (other.parent, other.parent_run) == mine
+        former: list[int] = []
+        if other is not None and (
+            other.parent in run.former
+            or (is_mine and any(first <= other.parent_index < end for first, end in run.cuts))
+        ):
+            if other.state in OPEN:
+                other.append(("TERMINATED", (), "", 0))
+                self._close(other, "TERMINATED")
+            self.orphans += sorted(other.links)
+            former = [*other.former, other.number]
+            del self.runs[name]
+            other, is_mine = None, True
+        if other is not None and not (is_mine and other.function == function):
             run.arrive("CHILD_REFUSED", path, function)
             return
-        run.arrive("CHILD_STARTED", path, function)
+        index = run.arrive("CHILD_STARTED", path, function)
         if other is None:
             self.started += 1
             other = self.runs[name] = Run(
-                self.started, function, parent=run.number, parent_run=run.run
+                self.started, function, parent=run.number, parent_run=run.origin,
+                parent_index=index, former=former,
             )  # fmt: skip
             other.append(("STARTED", (), function, 0))
             ends = {"attached": "cancel", "shielded": "end", "detached": ""}[way]
@@ -395,6 +424,8 @@ class Model:
                     self._cancel(other, "parent")
             run.links[other.number] = Link([(*path, 1)], ends)
         elif other.state in OPEN:
+            if not run.links[other.number].paths:
+                other.parent_index = index
             run.links[other.number].paths.append((*path, 1))
         else:
             self._give(run, other, (*path, 1))
@@ -413,6 +444,8 @@ class Model:
             for path in link.paths if link else ():
                 if parent.state in OPEN:
                     self._give(parent, run, path)
+                else:
+                    parent.lost[path] = run.number
 
     def _cancel(self, run: Run, why: str) -> None:
         if not run.cancelled:
@@ -451,7 +484,8 @@ class Model:
     def resolve(self, number: int, path: tuple[int, ...], of_run: int) -> Outcome:
         run = self.of_number(number)
         waits = [] if run is None else [one for link in run.links.values() for one in link.paths]
-        if run is None or of_run != run.run or path in run.timers or path in waits:
+        waits += [] if run is None else run.lost
+        if run is None or of_run != run.origin or path in run.timers or path in waits:
             return "TOKEN_INVALID"
         if path in run.arrived:
             kind = run.journal.get(run.arrived[path], ("",))[0]
@@ -478,12 +512,77 @@ class Model:
         if run is None:
             return "EXECUTION_NOT_FOUND"
         if run.state == "TERMINATED":
-            return ("repeated", max(run.journal))
+            return ("repeated", run.end_at)
         if run.state not in OPEN:
             return "EXECUTION_CLOSED"
         index = run.append(("TERMINATED", (), "", 0))
         self._close(run, "TERMINATED")
         return ("arrived", index)
+
+    def rewind(self, name: str, to: int, keep: bool, request: int) -> Outcome:
+        run = self.runs.get(name)
+        if run is None:
+            return "EXECUTION_NOT_FOUND"
+        if request in run.requests[-16:]:
+            return ("repeated", run.run)
+        folds = [at for at, since in run.since.items() if since <= to < at and at in run.journal]
+        ends = ("COMPLETED", "TERMINATED")
+        if folds or to not in run.journal or run.journal[to][0] in ends:
+            return "INVALID_ARGUMENT"
+        starts = {
+            (*entry[1], 1) for at, entry in run.journal.items()
+            if at <= to and entry[0] == "CHILD_STARTED"
+        }  # fmt: skip
+        before = len(run.journal)
+        run.journal = {
+            at: entry for at, entry in run.journal.items()
+            if at <= to or entry[0] == "SIGNAL"
+            or (entry[0] in RESULTS.values() and entry[1] in starts)
+        }  # fmt: skip
+        cancelled = self._cut(run, to, starts, keep)
+        run.requests.append(request)
+        if run.state not in OPEN:
+            run.parent = run.parent_run = 0
+        if run.cancelled > to:
+            run.cancelled = 0
+            if run.deadline <= self.now:
+                run.deadline = 0
+        if run.state not in OPEN and run.deadline <= self.now and not run.cancelled:
+            run.deadline = 0
+        run.closed_at = run.lapses = 0
+        run.seen = run.after = max(
+            entry[3] for entry in run.journal.values() if entry[0] not in ARRIVALS
+        )  # fmt: skip
+        run.run += 1
+        run.free()
+        cut = before - len(run.journal)
+        for path, child in sorted(run.lost.items()):
+            if path in starts:
+                other = self.of_number(child)
+                assert other is not None
+                self._give(run, other, path)
+                cut -= 1
+        run.lost = {}
+        return ("rewound", run.run, cut, cancelled)
+
+    def _cut(self, run: Run, to: int, starts: set[tuple[int, ...]], keep: bool) -> int:
+        """What was waited for behind a record goes; returns how many children were cancelled."""
+        run.timers = {}
+        run.arrived = {
+            path: at for path, at in run.arrived.items() if at <= to or at in run.journal
+        }  # fmt: skip
+        cancelled = 0
+        for child, link in sorted(run.links.items()):
+            other = self._open(child)
+            if other.parent_index > to and not keep:
+                del run.links[child]
+                self._cancel(other, "parent")
+                cancelled += 1
+            else:
+                link.paths = [path for path in link.paths if path in starts]
+        if not keep:
+            run.cuts = [one for one in run.cuts if one[0] <= to] + [(to + 1, run.next)]
+        return cancelled
 
     def retry(self, name: str) -> Outcome:
         run = self.runs.get(name)
@@ -512,6 +611,9 @@ class Model:
 
     def _fire(self) -> bool:
         """What is due, the earliest first. What it makes due comes in the next round."""
+        for child in self.orphans:
+            self._cancel(self._open(child), "parent")
+        self.orphans = []
         due: list[tuple[int, Run, Any]] = []
         for run in self.runs.values():
             due += [(at, run, "forsake") for at in run.forsaken]

@@ -62,6 +62,7 @@ from querator.model.execution_commands import (
     FireTimers,
     LeasePinned,
     RecordProgress,
+    RewindExecution,
     StartExecution,
 )
 from querator.model.executions import (
@@ -368,6 +369,7 @@ COMMANDS = {
     "arrive for a promise": Proposal(
         Arrive(2, execution=7, run=1, path=b"\x01", mac=bytes(16), payload=b"yes")
     ),
+    "rewind": Proposal(RewindExecution("order-17", 11, 2, b"r" * 16, keep_children=True)),
     "fire timers": Proposal(FireTimers()),
     "lease pinned": Proposal(LeasePinned("c", "r", 100, (bytes(range(32)),), 30_000)),
     "set breaker": Proposal(SetBreaker(open=True)),
@@ -1161,6 +1163,9 @@ GOLDEN = {
         "0193cf0000018bcfe5680090919c3e02a00701a0a0c40101c4100000000000000000000000000000"
         "0000c40379657300c400"
     ),
+    "rewind": (
+        "0193cf0000018bcfe5680090919630a86f726465722d31370b02c41072727272727272727272727272727272c3"
+    ),
     "fire timers": "0193cf0000018bcfe568009091913f",
 }
 
@@ -1187,6 +1192,7 @@ def test_every_command_has_golden_bytes():
         *range(1, 28),
         *range(30, 39),
         *range(40, 47),
+        48,
         *range(50, 55),
         57,
         *range(60, 64),

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from querator.model.commands import Refusal
-from querator.model.execution_commands import Arrived, Recorded, Started
+from querator.model.execution_commands import Arrived, Recorded, RewindExecution, Rewound, Started
 from querator.model.executions import (
     ArriveKind,
     ChildRefusal,
@@ -378,7 +378,7 @@ class Comparison(RuleBasedStateMachine):
     @rule(number=st.sampled_from([1, 1, 1, 2, 3]), path=PATHS, is_old=st.booleans())
     def resolve(self, number: int, path: tuple[int, ...], is_old: bool = False) -> None:
         run = self.model.of_number(number)
-        of_run = 1 if is_old or run is None else run.run
+        of_run = 1 if is_old or run is None else run.origin
         result = self.queue.resolve(number, encode_path(path), run=of_run)
         self.compare(result, self.model.resolve(number, path, of_run))
 
@@ -391,6 +391,32 @@ class Comparison(RuleBasedStateMachine):
             ArriveKind.RETRY: self.model.retry,
         }[kind](name)
         self.compare(result, expected)
+
+    @rule(
+        data=st.data(),
+        name=st.sampled_from(["a", "a", "a", "b", "a/1"]),
+        keep=st.booleans(),
+        back=st.sampled_from([0, 0, 0, 0, 1]),
+    )
+    def rewind(self, data: st.DataObject, name: str, keep: bool, back: int) -> None:
+        """Mostly to a record that is there. `back`: repeats this request from the end."""
+        run = self.model.runs.get(name)
+        known = [0, 1] if run is None else [*run.journal, run.next]
+        to = data.draw(st.sampled_from(known), label="to")
+        self.requests += back == 0
+        request = max(1, self.requests - back)
+        result = self.queue.log.one(
+            RewindExecution(name, to, 0, request.to_bytes(16, "big"), keep_children=keep)
+        )
+        expected = self.model.rewind(name, to, keep, request)
+        found: Outcome
+        if isinstance(result, Refusal):
+            found = result.code.name
+        else:
+            assert isinstance(result, Rewound)
+            found = ("rewound", result.run, result.records, result.children)
+            found = ("repeated", result.run) if result.repeated else found
+        assert found == expected
 
     @staticmethod
     def compare(result: object, expected: Outcome) -> None:
@@ -415,7 +441,8 @@ class Comparison(RuleBasedStateMachine):
             assert (view.number, view.state.name) == (run.number, run.state)
             assert (view.run, view.timers) == (run.run, len(run.timers))
             assert view.refused == tuple(run.refused)
-            assert view.children == sum(len(link.paths) for link in run.links.values())
+            waits = sum(len(link.paths) for link in run.links.values())
+            assert view.children == (0 if run.closed_at else waits)
             page = self.queue.values(name)
             assert {one.key: (one.value, one.version) for one in page.values} == run.published
             assert (page.version, page.closed) == (run.changes, run.closed_at > 0)
@@ -535,7 +562,7 @@ def keeping_waits(monkeypatch):
 @contextlib.contextmanager
 def beginning_twice(monkeypatch):
     """A repeated start begins an execution that has ended once more."""
-    monkeypatch.setattr(execution_starts, "_has_begun", lambda row, request: False)
+    monkeypatch.setattr(execution_starts, "has_begun", lambda row, request: False)
     yield
 
 
