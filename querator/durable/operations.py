@@ -180,7 +180,9 @@ class Effect:
     timeout_ms: int | None
     is_async: bool
     step_key: str
-    """The same for all attempts, and of this step alone: an idempotency key for others."""
+    """The same for all attempts, and of this step alone: an idempotency key for others. It has the
+    step's name (the first one in `was`), because changed code may have another step at its path.
+    """
     execution_id: str
 
 
@@ -188,6 +190,7 @@ def make_effect(operation: Operation, identity: "ExecutionIdentity") -> Effect:
     """The next attempt of a step."""
     step = operation.needed_step
     numbers = (identity.partition, identity.number, identity.run)
+    name = step.was[0] if step.was else operation.name
     return Effect(
         path=operation.path,
         attempt=operation.attempt,
@@ -198,7 +201,7 @@ def make_effect(operation: Operation, identity: "ExecutionIdentity") -> Effect:
         timeout_ms=step.timeout_ms,
         is_async=step.is_async,
         step_key="/".join(
-            [identity.namespace, identity.queue, *map(str, numbers), shown(operation.path)]
+            [identity.namespace, identity.queue, *map(str, numbers), shown(operation.path), name]
         ),
         execution_id=identity.id,
     )

@@ -100,10 +100,26 @@ def test_a_wrong_result_is_found(result: tuple[str, ...], text: str):
     assert any(text in one for one in found), found
 
 
+def late(lives: Lives) -> None:
+    lives.begins("e", Begun("act", "effect 4", ("effect 2",), "key 4"))
+
+
 def test_clocks_that_jump_excuse_late_attempts_only():
     lives = a_life(trusts_clocks=False)
     again(lives)
+    late(lives)
     assert judged(lives, e=DONE) == []
+    [text] = judged(lives, e=replace(DONE, result=(*DONE.result, "effect 4")))
+    assert "effect 4" in text
+
+
+def test_changed_code_excuses_what_older_code_has_not_recorded():
+    lives = a_life()
+    lives.has_versions = True
+    late(lives)
+    assert judged(lives, e=DONE) == []
+    again(lives)
+    assert "has begun again" in judged(lives, e=DONE)[0]
 
 
 def test_an_end_that_is_not_there_is_found():

@@ -447,6 +447,7 @@ def make_processes(ground: Ground, chance: random.Random) -> list[WorkerProcess]
     """In some seeds they have one client id, in some they run old and new code."""
     one_id = chance.random() < 0.3
     deployments = DEPLOYMENTS if chance.random() < 0.5 else DEPLOYMENTS[:1]
+    ground.lives.has_versions = len(deployments) > 1
     return [
         WorkerProcess(
             ground, f"worker {number}", QUEUE, deployments, chance,

@@ -408,7 +408,7 @@ def test_current_in_a_durable_function_and_in_a_step():
     worker = Worker(MemoryPartition().start(main), main)
     [effect] = worker.begin()
     outcome = asyncio.run(carry_out(effect))
-    assert outcome.value == ["order-17", 1, "default/shop/3/17/1/1"]
+    assert outcome.value == ["order-17", 1, "default/shop/3/17/1/1/who_am_i"]
     assert worker.machine.put_away()
     assert run_straight(durable(_id_of)).result() == "order-17"
 

@@ -11,6 +11,7 @@ from querator.durable.codec import Codec
 from querator.durable.machine import ExecutionMachine, living
 from querator.model.executions import UNVERSIONED, GiveBack
 from tests.unit.durable.memory_partition import (
+    FOREVER_MS,
     IDENTITY,
     START_MS,
     MemoryPartition,
@@ -191,6 +192,36 @@ def loaded(
     machine = ExecutionMachine(function, IDENTITY, Codec())
     machine.load(partition.journal, version=version, timers=tuple(partition.timers))
     return machine
+
+
+@durable(name="main", version="new")
+async def charges_first() -> int:
+    return await charge()
+
+
+@step(was=("reserve",))
+async def hold() -> int:
+    return 1
+
+
+@durable(name="main", version="new")
+async def renamed() -> int:
+    return await hold()
+
+
+def test_the_key_of_a_step_is_of_no_other_step_of_changed_code():
+    """A step of the older code has begun, and is in no record: another one is at its place now."""
+    partition = MemoryPartition().start(original)
+    keys = []
+    for function in (original, charges_first, renamed):
+        machine = loaded(function, partition)
+        machine.leased(FOREVER_MS)
+        keys += [effect.step_key for effect in machine.ready(START_MS)]
+        assert machine.put_away()
+    assert keys == [
+        "default/shop/3/17/1/1/reserve", "default/shop/3/17/1/1/charge",
+        "default/shop/3/17/1/1/reserve",
+    ]  # fmt: skip
 
 
 def test_a_journal_that_fits_changed_code_is_continued():
