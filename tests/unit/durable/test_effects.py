@@ -42,7 +42,7 @@ async def test_a_sync_step_runs_in_a_thread_and_knows_where_it_is():
     outcome = await carry_out(effect_of(works))
     thread, key = outcome.value
     assert thread != threading.get_ident()
-    assert key == "default/shop/3/17/1/1"
+    assert key == "default/shop/3/17/1/1/works"
 
 
 async def test_an_exception_is_the_outcome():
