@@ -81,7 +81,7 @@ class PinnedLeases:
             return await self._given_up(queue, call)
         looked = self._is_due(queue, call)
         if looked:
-            found = await self._pinned(queue, call, 0)
+            found = await self._pinned_now(queue, call)
             if found:
                 return found
         loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ class PinnedLeases:
             await asyncio.wait({ready}, timeout=PINNED_WAIT_MS / 1000)
             if ready.done():
                 found = await ready
-                return found if found or looked else await self._pinned(queue, call, 0)
+                return found if found or looked else await self._pinned_now(queue, call)
             wait_ms = max(0, int((until - loop.time()) * 1000))
             pinned = loop.create_task(self._pinned(queue, call, wait_ms))
             await asyncio.wait({ready, pinned}, return_when=asyncio.FIRST_COMPLETED)
@@ -110,6 +110,16 @@ class PinnedLeases:
                 if task is not None:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
+
+    async def _pinned_now(self, queue: Queue, call: LeaseCall) -> list[LeasedActivations]:
+        """What is pinned, if the leaders say so soon: one that does not answer keeps back no leases
+        of other partitions. The next call looks again.
+        """
+        try:
+            async with asyncio.timeout(PINNED_LOOK_MS / 1000):
+                return await self._pinned(queue, call, 0)
+        except (TimeoutError, QueratorError):
+            return []
 
     async def _given_up(self, queue: Queue, call: LeaseCall) -> list[LeasedActivations]:
         pinned = msgspec.structs.replace(call, request_id=_of_pinned(call.request_id))
