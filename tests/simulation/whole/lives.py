@@ -168,7 +168,7 @@ class Lives:
             life.begun.append(begun)
 
     def slept(self, name: str, seconds: float, took: float) -> None:
-        """A durable timer of so many seconds has fired after others."""
+        """A durable timer of `seconds` has fired after `took`."""
         if self._trusts_clocks and took < seconds - EARLY_S:
             self.found.append(f"{name} has slept {took:.3f} s instead of {seconds}")
 
