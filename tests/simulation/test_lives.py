@@ -36,7 +36,7 @@ def a_life(*, trusts_clocks: bool = True) -> Lives:
     lives.slept("e", 2.5, 2.4)
     lives.published("e", 3, least=0)
     lives.published("e", 2, least=0)
-    lives.heard("e", "COMPLETED 9")
+    lives.heard("e", "COMPLETED 9", run=1, changes=0)
     return lives
 
 
@@ -65,7 +65,8 @@ def again(lives: Lives) -> None:
     ("does", "text"),
     [
         (lambda lives: lives.started("e", made=True), "made 2 times"),
-        (lambda lives: lives.heard("e", "FAILED 9"), "a client has heard FAILED 9"),
+        (lambda lives: lives.heard("e", "FAILED 9", run=1, changes=0), "has heard FAILED 9"),
+        (lambda lives: lives.heard("e", "FAILED 9", run=2, changes=0), "run 2 of 1"),
         (lambda lives: lives.begins("f", Begun("act", "effect 3", (), "k")), "never started"),
         (again, "has begun again"),
         (

@@ -10,8 +10,16 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from querator.client.errors import ExecutionClosed, OutcomeUnknown, RequestError, SignalsFull
-from querator.client.executions import EndedInfo, ExecutionCalls
+from querator.client.errors import (
+    ExecutionClosed,
+    ExecutionExists,
+    InvalidArgument,
+    OutcomeUnknown,
+    RequestError,
+    SignalsFull,
+    TokenInvalid,
+)
+from querator.client.executions import EndedInfo, ExecutionCalls, KeyPolicyName
 from querator.durable import (
     Durable,
     continue_as_new,
@@ -268,8 +276,10 @@ class Starting(Program):
                 await self._resolve(name, token)
         elif kind < 0.85:
             await self._end(self._chance.choice(ids))
-        elif kind < 0.92:
+        elif kind < 0.9:
             await self._read(self._chance.choice(ids))
+        elif kind < 0.95:
+            await self._change(self._chance.choice([*ids, *self._lives.ended_ids]))
         else:
             await self._listen(ids)
 
@@ -301,25 +311,27 @@ class Starting(Program):
     async def _start(self, parts: Sequence[str] | None = None) -> None:
         self._number += 1
         name = f"{self.name}.{self._number}"
-        if parts is None:
-            parts = self._chance.sample(
-                [AGAIN, *sorted(_PARTS)], self._chance.randint(1, PARTS_MAX)
-            )
-        self._lives.starting(name, tuple(parts))
+        self._lives.starting(name, self._parts() if parts is None else tuple(parts))
         for _ in range(self._chance.choice((1, 1, 2))):
             await self._start_one(name)
 
+    def _parts(self) -> tuple[str, ...]:
+        kinds = [AGAIN, *sorted(_PARTS)]
+        return tuple(self._chance.sample(kinds, self._chance.randint(1, PARTS_MAX)))
+
     async def _start_one(self, name: str) -> None:
-        parts = list(self._lives.parts_of(name))
         try:
-            made = await self._calls.start(
-                self.queue, name, life.name, version=self._chance.choice(_VERSIONS),
-                arguments=encode_arguments(life, _CODEC, (parts, []), {}),
-            )  # fmt: skip
+            made = await self._begin(name, self._lives.parts_of(name), "attach")
         except RequestError as error:
             self._refused("a start", error)
         else:
             self._lives.started(name, made=made)
+
+    async def _begin(self, name: str, parts: Sequence[str], policy: KeyPolicyName) -> bool:
+        return await self._calls.start(
+            self.queue, name, life.name, version=self._chance.choice(_VERSIONS),
+            arguments=encode_arguments(life, _CODEC, (list(parts), []), {}), key_policy=policy,
+        )  # fmt: skip
 
     async def _signal(self, name: str, mailbox: str = "") -> None:
         mailbox = mailbox or self._chance.choice(("word", "word", "late"))
@@ -346,6 +358,10 @@ class Starting(Program):
             )  # fmt: skip
         except ExecutionClosed:
             pass
+        except TokenInvalid as error:
+            # It is of a former run.
+            if not self._lives.withdraw(name, token):
+                self._refused("a resolution", error)
         except RequestError as error:
             self._refused("a resolution", error)
         else:
@@ -363,6 +379,35 @@ class Starting(Program):
             value = _CODEC.decode(found[0], int) if found is not None else 0
             self._lives.published(name, value, least=least)
 
+    async def _change(self, name: str) -> None:
+        """Rewinds the execution, or starts it again if it has ended."""
+        if self._chance.random() < 0.6:
+            self._lives.changing(name)
+            await self._rewind(name)
+        elif name not in self._lives.open_ids:
+            parts = self._parts()
+            self._lives.changing(name, parts)
+            try:
+                await self._begin(name, parts, "restart_closed")
+            except ExecutionExists:
+                # Another client has rewound it.
+                pass
+            except RequestError as error:
+                self._refused("a start of an ended one", error)
+        self._lives.changing(name)
+
+    async def _rewind(self, name: str) -> None:
+        try:
+            info, _ = await self._calls.get(self.queue, name)
+            record = self._chance.randrange(info.records)
+            keep = self._chance.random() < 0.5
+            await self._calls.rewind(self.queue, name, record, run=info.run, keep_children=keep)
+        except (InvalidArgument, ExecutionClosed):
+            # It is within a fold, or is gone; or another run has begun.
+            pass
+        except RequestError as error:
+            self._refused("a rewind", error)
+
     async def _end(self, name: str) -> None:
         end = self._calls.terminate if self._chance.random() < 0.3 else self._calls.cancel
         try:
@@ -373,6 +418,7 @@ class Starting(Program):
             self._refused("an end", error)
 
     async def _listen(self, ids: list[str], *, seconds: float = LOOK_S) -> None:
+        changes = self._lives.asking(ids)
         try:
             ended = await self._calls.wait(self.queue, ids, seconds=seconds)
         except RequestError as error:
@@ -382,7 +428,8 @@ class Starting(Program):
             if one is None:
                 self._ground.found(f"execution {name} was accepted, and is not there")
             else:
-                self._lives.heard(name, end_text(*_state_and_end(one)))
+                end = end_text(*_state_and_end(one))
+                self._lives.heard(name, end, run=one[0].run, changes=changes[name])
 
     def _refused(self, what: str, error: RequestError) -> None:
         if not (error.retriable or isinstance(error, OutcomeUnknown)):

@@ -1,7 +1,7 @@
 """Executions, as their clients, their code and the world around them saw them.
 
 a repeated start makes no second execution
-an execution has one end, and all clients that ask hear this one
+a run of an execution has one end, and all clients that ask hear this one
 no effect begins before everything that its execution has seen is durable: what it had seen is the
     beginning of what its execution has seen at the end
 an effect of the result was begun, and by this execution; no two have the same
@@ -9,7 +9,8 @@ no effect begins again when an attempt has begun whose result is recorded (with 
 what a signal says is received once at most, and in the order of the journal; what was accepted is
     received if the code receives enough
 the first resolution of a promise counts
-a published value that a client has read never goes back
+a published value that a client has read never goes back, unless clients rewind the execution, or
+    start it again
 a timer does not fire early (with right clocks)
 a failed or cancelled execution that began to reserve has released
 each execution ends
@@ -67,7 +68,11 @@ class _Life:
     values: set[str] = field(default_factory=set)
     """Those with which clients have resolved promises."""
     published: int = 0
-    heard: set[str] = field(default_factory=set)
+    heard: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Ends, by the number of the run."""
+    is_open: bool = True
+    changes: int = 0
+    """How often clients have begun or ended to rewind it, or to start it again."""
 
 
 class Lives:
@@ -108,7 +113,8 @@ class Lives:
     def resolved(self, name: str, token: str, value: str, *, wins: bool) -> None:
         """`wins`: the answer says that the value counts. It is not known of a repeated call."""
         tokens = self._lives[name].tokens
-        if wins and tokens[token] not in ("", _RESOLVED):
+        tokens.setdefault(token, "")
+        if wins and tokens[token] not in ("", _RESOLVED) and not self._lives[name].changes:
             self.found.append(f"{name}: {tokens[token]} and {value} have resolved one promise")
         if wins or not tokens[token]:
             tokens[token] = value if wins else _RESOLVED
@@ -121,16 +127,40 @@ class Lives:
         """A client has read the value. `least`: what was read before it asked."""
         life = self._lives[name]
         life.published = max(life.published, value)
-        if value < least:
+        if value < least and not life.changes:
             self.found.append(f"{name} has published {value}, and {least} before")
 
-    def heard(self, name: str, end: str) -> None:
-        self._lives[name].heard.add(end)
+    def withdraw(self, name: str, token: str) -> bool:
+        """The token is valid no more. Returns whether that may be: the execution began again."""
+        self._lives[name].tokens.pop(token, None)
+        return self._lives[name].changes > 0
+
+    def changing(self, name: str, parts: tuple[str, ...] | None = None) -> None:
+        """A client begins or ends to rewind it, or to start it again with these parts."""
+        life = self._lives[name]
+        life.changes += 1
+        life.is_open = True
+        if parts is not None:
+            life.parts = parts
+
+    def asking(self, names: Iterable[str]) -> dict[str, int]:
+        """A client begins to wait for ends. Returns what `heard` takes."""
+        return {name: self._lives[name].changes for name in names}
+
+    def heard(self, name: str, end: str, *, run: int, changes: int) -> None:
+        life = self._lives[name]
+        life.heard[run].add(end)
+        if life.changes == changes:
+            life.is_open = False
 
     @property
     def open_ids(self) -> list[str]:
         """Those that were accepted, and whose end no client has heard."""
-        return [name for name, life in self._lives.items() if life.accepted and not life.heard]
+        return [name for name, life in self._lives.items() if life.accepted and life.is_open]
+
+    @property
+    def ended_ids(self) -> list[str]:
+        return [name for name, life in self._lives.items() if not life.is_open]
 
     @property
     def unanswered(self) -> list[str]:
@@ -154,7 +184,7 @@ class Lives:
             (name, token)
             for name, life in self._lives.items()
             for token, value in life.tokens.items()
-            if not value and not life.heard
+            if life.is_open and (not value or life.changes)
         ]
 
     # --- effects ---------------------------------------------------------------------------
@@ -185,8 +215,11 @@ class Lives:
                 continue
             if not found.state.closed:
                 yield f"execution {name} has not ended: {found.state.name}"
-            for end in life.heard - {found.end}:
+            for end in life.heard[found.run] - {found.end}:
                 yield f"execution {name} has ended with {found.end}; a client has heard {end}"
+            for run, ends in life.heard.items():
+                if len(ends) > 1 or run > found.run:
+                    yield f"run {run} of {found.run} of {name} has ended with {ends}"
             yield from (f"execution {name}: {text}" for text in self._wrong(life, found))
         for name, found in executions.items():
             if not found.state.closed and "/" in name:
@@ -201,10 +234,10 @@ class Lives:
                 yield f"it has ended as {found.state.name}, and has not released: {found.names}"
 
     def _wrong_result(self, life: _Life, result: tuple[str, ...]) -> Iterable[str]:
-        counts_all = self._trusts_clocks and not self.has_versions
+        counts_all = self._trusts_clocks and not (self.has_versions or life.changes)
         for one in life.begun:
             if not counts_all and one.token not in result:
-                # Of a worker that had lost its lease, or of older code.
+                # Of a worker that had lost its lease, of older code, or of a former run.
                 continue
             self.compared += 1
             if one.past != result[: len(one.past)]:
@@ -252,7 +285,7 @@ def _wrong_promises(life: _Life, values: list[str]) -> Iterable[str]:
     for value in values:
         if value not in life.values:
             yield f"its promise gave {value}, which no client has sent"
-        if winners and value not in winners:
+        if winners and value not in winners and not life.changes:
             yield f"its promise gave {value}; {winners} was said to count"
 
 
