@@ -6,7 +6,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from querator.v1 import queue_service_pb2 as pb
 from querator.v1.items_pb2 import LeasedBatch
-from tests.conformance.door import CALL_S
+from tests.conformance.door import CALL_S, Refused
 from tests.conformance.stubs import Node, answer
 
 
@@ -20,14 +20,22 @@ class UnaryDoor:
         return await answer(self._stub.Produce(request, timeout=CALL_S))
 
     async def lease(self, request: pb.LeaseRequest) -> list[LeasedBatch]:
-        """Leases until it has all: a call returns with the first items."""
+        """Leases until it has all: a call returns with the first items. One whose wait is shorter
+        than an election says NOT_LEADER, and is repeated, as clients do: it was not executed.
+        """
         batches: list[LeasedBatch] = []
         wanted = pb.LeaseRequest()
         wanted.CopyFrom(request)
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + request.wait_timeout.ToMilliseconds() / 1000
         while True:
-            reply = await answer(self._stub.Lease(wanted, timeout=CALL_S))
+            try:
+                reply = await answer(self._stub.Lease(wanted, timeout=CALL_S))
+            except Refused as refused:
+                if refused.code != "NOT_LEADER" or loop.time() > ends_s + CALL_S:
+                    raise
+                await asyncio.sleep(0.05)
+                continue
             batches += reply.batches
             wanted.max_items -= sum(len(batch.items) for batch in reply.batches)
             left_ms = round(1000 * (ends_s - loop.time()))

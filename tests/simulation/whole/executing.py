@@ -321,13 +321,13 @@ class Starting(Program):
 
     async def _start_one(self, name: str) -> None:
         try:
-            made = await self._begin(name, self._lives.parts_of(name), "attach")
+            made = await self._start_run(name, self._lives.parts_of(name), "attach")
         except RequestError as error:
             self._refused("a start", error)
         else:
             self._lives.started(name, made=made)
 
-    async def _begin(self, name: str, parts: Sequence[str], policy: KeyPolicyName) -> bool:
+    async def _start_run(self, name: str, parts: Sequence[str], policy: KeyPolicyName) -> bool:
         return await self._calls.start(
             self.queue, name, life.name, version=self._chance.choice(_VERSIONS),
             arguments=encode_arguments(life, _CODEC, (list(parts), []), {}), key_policy=policy,
@@ -388,7 +388,7 @@ class Starting(Program):
             parts = self._parts()
             self._lives.changing(name, parts)
             try:
-                await self._begin(name, parts, "restart_closed")
+                await self._start_run(name, parts, "restart_closed")
             except ExecutionExists:
                 # Another client has rewound it.
                 pass
