@@ -130,6 +130,8 @@ class ExecutionMachine:
         self._is_put_away = False
         self._ran_on = ""
         self._open_timers: set[Path] = set()
+        self._early: dict[Path, JournalRecord] = {}
+        """Values of promises that the code of a rewound execution has not made again yet."""
         _LIVING[id(self)] = self
 
     @property
@@ -193,6 +195,7 @@ class ExecutionMachine:
                 for record in records[1:]:
                     code.is_at_end = record is last
                     self._deliver(record)
+                    self._give_early()
                     if code.is_done:
                         self._end_if_done()
             if self.is_changed:
@@ -420,6 +423,9 @@ class ExecutionMachine:
             if not self._attempts.fired(note.path) and not self.code.had_timer(note.path):
                 raise self._mismatch(record)
             return
+        if operation is None and self._is_early(note):
+            self._early[note.path] = record
+            return
         if operation is None or not fits(operation, record):
             raise self._mismatch(record)
         if operation.waits is WaitKind.TIMER:
@@ -433,6 +439,22 @@ class ExecutionMachine:
             operation.saw(event)
         else:
             self.code.give(operation, note, event)
+
+    def _is_early(self, note: Note) -> bool:
+        """Whether it is the value of a promise whose token was given away before a rewind: the code
+        has not made the promise again.
+        """
+        is_rewound = self._identity.run != self._identity.origin
+        return is_rewound and note.kind in (RecordKind.RESOLVED, RecordKind.REJECTED)
+
+    def _give_early(self) -> None:
+        """Gives the code the values that came before it made their promises again."""
+        while self._early:
+            path = next((each for each in self._early if each in self.code.promises), None)
+            if path is None:
+                break
+            record = self._early.pop(path)
+            self.code.give(self.code.promises[path], record.note, CodeEvent(record.index))
 
     def _check_timers(self, timers: Sequence[Path]) -> None:
         """Raises NonDeterminism if the code does not wait for a timer of the partition."""
@@ -471,6 +493,7 @@ class ExecutionMachine:
         """
         try:
             give(*args)
+            self._give_early()
         except (CodecError, NonDeterminism, TurnTooLong) as error:
             self.code.stuck = self.code.stuck or f"{type(error).__name__}: {error}"
         self._settle()
@@ -491,7 +514,8 @@ class ExecutionMachine:
                 event = self._record_of(operation, RecordKind.STEP_FAILED, payload, now_ms)
                 try:
                     self.code.give(operation, *event)
-                except TurnTooLong as stuck:
+                    self._give_early()
+                except (CodecError, TurnTooLong) as stuck:
                     self.code.stuck = f"{type(stuck).__name__}: {stuck}"
         self._end_if_done()
 

@@ -123,6 +123,21 @@ def test_changed_code_excuses_what_older_code_has_not_recorded():
     assert "has begun again" in judged(lives, e=DONE)[0]
 
 
+def test_runs_of_a_rewound_execution_have_ends_of_their_own():
+    lives = a_life()
+    lives.changing("e", ("wait",))
+    changes = lives.asking(["e"])["e"]
+    lives.heard("e", "COMPLETED 9", run=1, changes=0)
+    assert (lives.open_ids, lives.ended_ids, lives.parts_of("e")) == (["e"], [], ("wait",))
+    # What the former run has received is gone.
+    assert lives.accepted_words("e") == 0
+    lives.heard("e", "FAILED 4", run=2, changes=changes)
+    assert (lives.open_ids, lives.ended_ids) == ([], ["e"])
+    assert judged(lives, e=FAILED) == []
+    lives.heard("e", "FAILED 4", run=1, changes=0)
+    assert "run 1 of 2" in judged(lives, e=FAILED)[0]
+
+
 def test_an_end_that_is_not_there_is_found():
     lives = a_life()
     assert judged(lives) == ["execution e is gone"]

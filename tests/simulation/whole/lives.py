@@ -174,8 +174,9 @@ class Lives:
         return len(self._lives[name].signals)
 
     def accepted_words(self, name: str) -> int:
-        """How many signals `word` the execution certainly has."""
-        signals = self._lives[name].signals.items()
+        """How many signals `word` the execution certainly has. Another run may have none."""
+        life = self._lives[name]
+        signals = () if life.changes else life.signals.items()
         return sum(index >= 0 and mailbox_of(text) == "word" for text, index in signals)
 
     def unresolved(self) -> list[tuple[str, str]]:
@@ -276,7 +277,8 @@ class Lives:
             if known and 0 <= index < max(known) and text not in received
             and mailbox_of(text) == mailbox
         ]  # fmt: skip
-        if passed:
+        # What a former run has not received is gone.
+        if passed and not life.changes:
             yield f"it has received {received}, and not the earlier {passed}"
 
 
