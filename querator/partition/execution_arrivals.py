@@ -51,6 +51,7 @@ from querator.partition.executions import (
     free,
     load_execution,
     move,
+    of_another_run,
     put_execution,
     stored,
 )
@@ -74,7 +75,7 @@ def take(context: ApplyContext, command: Arrive, parts: Sequence[Part]) -> Arriv
     if promise:
         result = _resolve(context, command, number, row, parts)
     else:
-        result = _of_run(command, row) or _by_kind(context, command, number, row, parts)
+        result = of_another_run(command.run, row) or _by_kind(context, command, number, row, parts)
     if isinstance(result, Refusal) or result.repeated:
         drop_parts(context, parts)
     else:
@@ -112,18 +113,6 @@ def _not_found(command: Arrive) -> Refusal:
 
 def _token_invalid() -> Refusal:
     return Refusal(ErrorCode.TOKEN_INVALID, "no execution has made this promise", field="proof")
-
-
-def _of_run(command: Arrive, row: ExecutionRow) -> Refusal | None:
-    if command.run in (0, row.run):
-        return None
-    return Refusal(
-        ErrorCode.EXECUTION_CLOSED,
-        f"run {command.run} of execution {row.id} is not the last one, {row.run}",
-        field="run",
-        limit=str(row.run),
-        value=str(command.run),
-    )
 
 
 def _closed(row: ExecutionRow) -> Refusal:

@@ -63,6 +63,7 @@ from querator.partition.executions import (
     load_execution,
     mark_of,
     move,
+    of_another_run,
     put_execution,
     put_time,
 )
@@ -97,24 +98,12 @@ def rewind(context: ApplyContext, command: RewindExecution) -> Rewound | Refusal
         int.from_bytes(key[-8:], "big"): decode_record(raw)
         for key, raw in RECORDS.rows(context.txn, context.group, number)
     }
-    refusal = _other_run(command, row) or _refuse(command, row, journal)
+    refusal = of_another_run(command.run, row) or _refuse(command, row, journal)
     if refusal is not None:
         return refusal
     records = len(journal)
     children = _rewind(context, number, row, command, journal)
     return Rewound(number, row.run, records - row.records, children)
-
-
-def _other_run(command: RewindExecution, row: ExecutionRow) -> Refusal | None:
-    if command.run in (0, row.run):
-        return None
-    return Refusal(
-        ErrorCode.EXECUTION_CLOSED,
-        f"run {command.run} of execution {row.id} is not the last one, {row.run}",
-        field="run",
-        limit=str(row.run),
-        value=str(command.run),
-    )
 
 
 def _refuse(command: RewindExecution, row: ExecutionRow, journal: _Journal) -> Refusal | None:

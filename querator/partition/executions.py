@@ -33,7 +33,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
-from querator.model.commands import Complete, LeaseItems
+from querator.model.commands import Complete, LeaseItems, Refusal
+from querator.model.errors import ErrorCode
 from querator.model.execution_commands import sizes_of
 from querator.model.executions import ExecutionState, RecordKind
 from querator.model.item_options import ItemSpecial
@@ -133,6 +134,19 @@ def load_execution(context: ApplyContext, number: int) -> ExecutionRow | None:
 
 def put_execution(context: ApplyContext, number: int, row: ExecutionRow) -> None:
     EXECUTIONS.put(context.txn, context.group, number, value=encode(row))
+
+
+def of_another_run(run: int, row: ExecutionRow) -> Refusal | None:
+    """The refusal of a command that names a run which is not the last one; 0: it names none."""
+    if run in (0, row.run):
+        return None
+    return Refusal(
+        ErrorCode.EXECUTION_CLOSED,
+        f"run {run} of execution {row.id} is not the last one, {row.run}",
+        field="run",
+        limit=str(row.run),
+        value=str(run),
+    )
 
 
 def find_execution(context: ApplyContext, execution_id: str) -> tuple[int, ExecutionRow] | None:

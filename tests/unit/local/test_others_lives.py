@@ -294,7 +294,7 @@ async def test_a_promise_is_rejected():
 
 
 def keep_token(token: str) -> None:
-    raise NotImplementedError
+    """Each harness has another function in its place."""
 
 
 @durable
