@@ -195,10 +195,13 @@ class PinsPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReadActivation(msgspec.Struct, frozen=True, array_like=True):
-    """An execution with an activation, and the beginning of its journal."""
+    """An execution with an activation, and the beginning of its journal. `now_ms` is the state time
+    of the read: the lease was granted by then.
+    """
 
     view: ExecutionView
     journal: JournalPage
+    now_ms: int
 
 
 class ShownExecution(msgspec.Struct, frozen=True):
@@ -229,6 +232,6 @@ class LeasedActivation(msgspec.Struct, frozen=True):
     attempt: int
     remaining_ms: int
     now_ms: int
-    """The partition's time."""
+    """The partition's time: it was over when the answer was written."""
     view: ExecutionView
     journal: JournalPage

@@ -264,6 +264,14 @@ def applied_index(txn: ReadTransaction, group: int) -> int:
     return 0 if raw is None else decode_state(raw).index
 
 
+def state_time(txn: ReadTransaction, group: int) -> int:
+    """The state time: that of the last entry applied, in milliseconds since the Unix epoch. `txn`
+    views the generation in use.
+    """
+    raw = STATE.get(txn, group)
+    return 0 if raw is None else decode_state(raw).now_ms
+
+
 def settings_version(txn: ReadTransaction, group: int) -> int:
     """Version of the settings in force. 0 means that the partition is not configured."""
     raw = SETTINGS.get(generations.view(txn, group), group)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from querator.model.recurrences import RecurrenceState, RunCounts, jitter_ms
+from querator.partition.queries import state_time
 from querator.partition.recurrences import NOW, load, named
 from querator.partition.rows import PartitionState, decode_state
 from querator.storage import generations
@@ -30,7 +31,7 @@ def by_name(txn: ReadTransaction, group: int, name: str) -> RecurrencePage:
     """One recurrence, or none."""
     txn = generations.view(txn, group)
     found = named(txn, group, name)
-    return RecurrencePage(() if found is None else (found,), _now_ms(txn, group))
+    return RecurrencePage(() if found is None else (found,), state_time(txn, group))
 
 
 def page(
@@ -84,14 +85,9 @@ def _taken(
     size = 0
     for number in numbers:
         if len(found) == limit or (found and size >= bytes_max):
-            return RecurrencePage(tuple(found), _now_ms(txn, group), found[-1].number)
+            return RecurrencePage(tuple(found), state_time(txn, group), found[-1].number)
         recurrence = load(txn, group, number)
         assert recurrence is not None, "the index names a recurrence"
         found.append(recurrence)
         size += len(recurrence.row.spec.item)
-    return RecurrencePage(tuple(found), _now_ms(txn, group))
-
-
-def _now_ms(txn: ReadTransaction, group: int) -> int:
-    raw = STATE.get(txn, group)
-    return 0 if raw is None else decode_state(raw).now_ms
+    return RecurrencePage(tuple(found), state_time(txn, group))

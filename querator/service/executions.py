@@ -166,7 +166,7 @@ class ExecutionService:
                 partition=partition,
                 attempt=run.attempts[one.view.activation],
                 remaining_ms=run.remaining_ms,
-                now_ms=run.deadline_ms - run.remaining_ms,
+                now_ms=one.now_ms,
                 view=one.view,
                 journal=one.journal,
             )

@@ -100,7 +100,7 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 22
+LINK_VERSION = 23
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 

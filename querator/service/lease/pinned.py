@@ -54,7 +54,6 @@ class LeasedActivations(msgspec.Struct, frozen=True):
 
     lease_id: str
     attempts: dict[int, int]
-    deadline_ms: int
     remaining_ms: int
 
 
@@ -62,7 +61,7 @@ def of_run(run: LeasedRun) -> LeasedActivations:
     loaded = run.loaded
     ordinals = loaded.ordinals or range(loaded.count)
     attempts = {loaded.first_seq + ordinal: run.attempt for ordinal in ordinals}
-    return LeasedActivations(run.lease_id, attempts, run.deadline_ms, run.remaining_ms)
+    return LeasedActivations(run.lease_id, attempts, run.remaining_ms)
 
 
 class PinnedLeases:
@@ -227,7 +226,7 @@ class PinnedLeases:
         lease_id = format_lease_id(route.group, PartitionNumber(partition), number)
         remaining_ms = max(0, lease.deadline_ms - lease.now_ms - passed_ms)
         attempts = dict(lease.activations)
-        return [LeasedActivations(lease_id, attempts, lease.deadline_ms, remaining_ms)]
+        return [LeasedActivations(lease_id, attempts, remaining_ms)]
 
     def _release(self, queue: Queue, leased: list[LeasedActivations]) -> None:
         """Releases leases without counting an attempt. A lease whose release fails lapses."""

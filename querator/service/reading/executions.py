@@ -15,6 +15,7 @@ from querator.partition.execution_queries import (
     journal_page,
     list_executions,
 )
+from querator.partition.queries import state_time
 from querator.partition.rows import RowState
 from querator.partition.segments import find_item
 from querator.service.routing.forwarder import ActivationsQuery, ExecutionsQuery, JournalQuery
@@ -66,6 +67,7 @@ def read_activations(txn: ReadTransaction, query: ActivationsQuery) -> tuple[Rea
     """
     group = query.group
     txn = generations.view(txn, group)
+    now_ms = state_time(txn, group)
     found: list[ReadActivation] = []
     left = REPLY_BYTES_DEFAULT
     for seq in query.seqs:
@@ -77,7 +79,7 @@ def read_activations(txn: ReadTransaction, query: ActivationsQuery) -> tuple[Rea
             txn, group, view.number, first=0, count_max=PAGE_ITEMS_MAX, bytes_max=bytes_max
         )
         left -= min(view.size, bytes_max)
-        found.append(ReadActivation(view, journal))
+        found.append(ReadActivation(view, journal, now_ms))
     return tuple(found)
 
 

@@ -69,6 +69,17 @@ def test_the_journal_comes_with_the_execution() -> None:
     assert not found.journal.next_index
 
 
+def test_it_comes_with_the_time_of_the_state() -> None:
+    """Not with one that a worker could find to be ahead of the answers to its records."""
+    shop = ExecutionQueue()
+    worker = shop.worker()
+    leased_ms = shop.log.now_ms
+    shop.log.now_ms += 40
+    with shop.log.environment.snapshot() as txn:
+        [found] = read_activations(txn, query(worker))
+    assert found.now_ms == leased_ms
+
+
 def test_an_activation_that_is_gone_is_left_out() -> None:
     shop = ExecutionQueue()
     worker = shop.worker()
