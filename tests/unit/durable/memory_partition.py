@@ -14,6 +14,7 @@ from querator.durable import Durable
 from querator.durable import machine as machines
 from querator.durable.arguments import encode_arguments
 from querator.durable.codec import Codec
+from querator.durable.context import STEP
 from querator.durable.machine import ExecutionMachine
 from querator.durable.operations import Effect
 from querator.durable.outbox import Sending
@@ -313,13 +314,16 @@ def awaited_timers(machine: ExecutionMachine) -> set[bytes]:
 
 def outcome_of(effect: Effect) -> Any:
     """The value of a step that does not wait for anything."""
-    value = effect.function(*effect.args, **effect.kwargs)
-    if not inspect.iscoroutine(value):
-        return value
+    token = STEP.set(effect)
     try:
+        value = effect.function(*effect.args, **effect.kwargs)
+        if not inspect.iscoroutine(value):
+            return value
         value.send(None)
     except StopIteration as end:
         return end.value
+    finally:
+        STEP.reset(token)
     value.close()
     raise AssertionError("the steps of these tests do not wait")
 
