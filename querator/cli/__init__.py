@@ -17,6 +17,7 @@ other commands load neither the storage nor the Raft engine.
     dead                `peek`, `prioritize` and `dead`: items without leases
     durable_worker      a worker process of durable functions
     execution_changes   the commands of `execution` that change one
+    execution_replays   the commands of `execution` that export and replay journals
     execution_views     executions, records and published values as JSON
     executions          `execution`: durable functions at work
     explain             `queue explain`: why consumers get no items

@@ -92,6 +92,19 @@ class RewoundInfo(msgspec.Struct, frozen=True, kw_only=True):
     repeated: bool = False
 
 
+class ReplayFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay of a journal needs beside its records. `number`: that of the execution in its
+    partition. `chance`: what its random numbers follow from. `timers`: paths of those that the
+    partition has. `next_index`: that of the next record.
+    """
+
+    number: int
+    origin_run: int
+    chance: bytes
+    timers: tuple[bytes, ...]
+    next_index: int
+
+
 class ActivationGrant(msgspec.Struct, frozen=True, kw_only=True):
     """An activation that is leased, with the beginning of its journal. `next_index`: where the
     journal continues; 0: it is whole. `timers`: paths of those that the partition has. `now_ms`:
@@ -371,6 +384,25 @@ class ExecutionCalls:
         )
         end = _record(response.end) if response.HasField("end") else None
         return _info(response.execution), end
+
+    async def replay_facts(
+        self, queue: str, execution_id: str
+    ) -> tuple[ExecutionInfo, ReplayFacts]:
+        """The execution, with what a replay of its journal needs. Raises `ExecutionNotFound`."""
+        request = v1.GetExecutionRequest(
+            namespace=self.namespace, queue=queue, id=execution_id, for_replay=True
+        )
+        response = await self._nodes.call(
+            lambda node, left: node.call_execution("get", request, left),
+            patience=ATTEMPT_SECONDS,
+            changes=False,
+        )
+        replay = response.replay
+        facts = ReplayFacts(
+            number=response.execution.execution, origin_run=replay.origin_run,
+            chance=replay.chance, timers=tuple(replay.timers), next_index=replay.next_index,
+        )  # fmt: skip
+        return _info(response.execution), facts
 
     async def wait(
         self, queue: str, ids: Sequence[str], *, seconds: float

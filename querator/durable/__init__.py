@@ -12,6 +12,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     effects         runs steps, for drivers of a machine
     endings         waits for the ends of executions, by shared calls
     errors          the exceptions
+    exports         executions as lines of JSON, for replays
     fitting         whether a worker can run an execution
     folds           what a called durable function has seen, and what replaces it
     functions       the decorators `step` and `durable`, and `call`
@@ -31,6 +32,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     promises        values that come from outside, and their tokens
     publishing      values for readers outside
     replay          the message where code and journal differ
+    replaying       exported executions, replayed by the code of this process
     runs            `continue_as_new`
     saga            what undoes the steps of a block that fails
     seeds           bytes that follow from the secret of an execution
@@ -90,6 +92,7 @@ from querator.durable.waits import (
 
 if TYPE_CHECKING:
     from querator.client.executions import ExecutionInfo
+    from querator.durable.exports import ExportedExecution
     from querator.durable.handles import (
         ExecutionHandle,
         Executions,
@@ -115,6 +118,7 @@ __all__ = [
     "ExecutionInfo",
     "ExecutionTerminated",
     "Executions",
+    "ExportedExecution",
     "Final",
     "JournalEntry",
     "LiveOnly",
@@ -160,6 +164,7 @@ _LATER = {
     "ExecutionHandle": "durable.handles",
     "ExecutionInfo": "client.executions",
     "Executions": "durable.handles",
+    "ExportedExecution": "durable.exports",
     "JournalEntry": "durable.handles",
     "PublishedValue": "durable.handles",
     "SyncExecutionHandle": "durable.sync_handles",

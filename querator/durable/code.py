@@ -30,7 +30,7 @@ from querator.durable.promises import ExecutionIdentity, Promise, make_token
 from querator.durable.publishing import Publishing
 from querator.durable.seeds import seed
 from querator.durable.threads import Bridge, bridge_here
-from querator.model.executions import Close, NewRun, Note, RecordKind
+from querator.model.executions import Close, NewRun, Note, RecordKind, chance_key
 from querator.model.limits import EXECUTION_CALLS_DEEP_MAX, PUT_AWAY_CALLS_MAX, PUT_AWAY_CALLS_TOLD
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class ExecutionCode:
 
     def __init__(self, identity: ExecutionIdentity, codec: Codec) -> None:
         self.identity = identity
+        self._chance = identity.chance or chance_key(identity.secret)
         self.codec = codec
         self.loop = Loop(self)  # type: ignore[abstract] # No base class of it is.
         self.main: CodeTask[Any] | None = None
@@ -336,7 +337,7 @@ class ExecutionCode:
 
     def seed(self, *parts: bytes) -> bytes:
         """Bytes that follow from the journal's run and the parts, and that cannot be guessed."""
-        return seed(self.identity.secret, self.identity.origin.to_bytes(8, "big"), *parts)
+        return seed(self._chance, self.identity.origin.to_bytes(8, "big"), *parts)
 
     async def refuse(self, site: Site | None = None) -> NoReturn:
         """What a durable call does while the execution leaves the memory."""

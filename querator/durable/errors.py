@@ -35,7 +35,14 @@ class NotInExecution(DurableError):
 
 
 class NonDeterminism(DurableError):
-    """The code does not do what its journal says. Nothing was run."""
+    """The code does not do what its journal says. Nothing was run. `journal` and `code` are the
+    lines of both, if they differ at a place of the journal.
+    """
+
+    def __init__(self, text: str, *, journal: str = "", code: str = "") -> None:
+        super().__init__(text)
+        self.journal = journal
+        self.code = code
 
 
 class CodecError(DurableError):

@@ -24,10 +24,12 @@ from querator.durable.codec import Codec
 from querator.durable.endings import Endings
 from querator.durable.errors import (
     CodecError,
+    DurableError,
     ExecutionCancelled,
     ExecutionTerminated,
     PromiseRejected,
 )
+from querator.durable.exports import ExportedExecution
 from querator.durable.functions import Durable, checked_function
 from querator.durable.promises import PromiseToken
 from querator.durable.waits import checked
@@ -37,6 +39,8 @@ from querator.model.executions import JournalRecord, RecordKind, decode_path
 P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
+
+_EXPORT_TRIES = 10
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +158,10 @@ class ExecutionHandle(Generic[T]):
     def journal(self) -> AsyncIterator[JournalEntry]:
         """Yields the records of its journal."""
         return self._executions.journal(self.id)
+
+    async def export(self) -> ExportedExecution:
+        """The execution with all that a replay of its journal needs. See `Executions.export`."""
+        return await self._executions.export(self.id)
 
 
 class Executions:
@@ -386,6 +394,33 @@ class Executions:
         """Yields the records of a journal."""
         async for record in self._client.executions.journal(self.queue, id):
             yield journal_entry(record)
+
+    @typed
+    async def export(self, id: str) -> ExportedExecution:
+        """The execution with all that a replay of its journal needs: `to_json()` is a line for
+        `querator execution replay` and `querator.testing.assert_replays`. It has the data of the
+        execution, and nothing that opens its promises. Raises DurableError if it has changed
+        whenever it was read.
+        """
+        calls = self._client.executions
+        for _ in range(_EXPORT_TRIES):
+            info, facts = await calls.replay_facts(self.queue, id)
+            records = [
+                record
+                async for record in calls.journal(self.queue, id)
+                if record.index < facts.next_index
+            ]
+            # A fold removes records, and a new run has others. What came behind does not matter.
+            if len(records) == info.records and (await self.get(id)).run == info.run:
+                return ExportedExecution(
+                    id=id, function=info.function, version=info.version, run=info.run,
+                    origin_run=facts.origin_run, state=info.state, namespace=calls.namespace,
+                    queue=self.queue, partition=info.partition, number=facts.number,
+                    chance=facts.chance, timers=facts.timers, records=tuple(records),
+                )  # fmt: skip
+        raise DurableError(
+            f"execution {id} has changed while its journal was read, {_EXPORT_TRIES} times"
+        )
 
     def outcome(self, id: str, end: JournalRecord, function: Durable[..., Any] | None) -> Any:
         """What the last record of a journal says: the value is returned, and else it raises."""

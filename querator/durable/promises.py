@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 class ExecutionIdentity(msgspec.Struct, frozen=True):
     """Which execution it is. `number` and `secret` are those of its partition. `origin` is the run
-    in which its journal has begun: what was made before a rewind is the same behind it.
+    in which its journal has begun: what was made before a rewind is the same behind it. `chance`:
+    what random numbers follow from, where the secret is not known.
     """
 
     namespace: str
@@ -31,6 +32,7 @@ class ExecutionIdentity(msgspec.Struct, frozen=True):
     run: int
     secret: bytes
     origin: int
+    chance: bytes = b""
 
 
 class PromiseToken(msgspec.Struct, frozen=True, array_like=True):

@@ -45,11 +45,14 @@ def timer_missing(sides: Sides, path: Path, code: ExecutionCode) -> NonDetermini
 
 
 def _differ(sides: Sides, was: str, path: Path, code: ExecutionCode) -> NonDeterminism:
+    now = f"now          {_does(sides, path, code)}"
     return NonDeterminism(
         f"{sides.title}: the code does not do what the journal says.\n"
         f"  {was}\n"
-        f"  now          {_does(sides, path, code)}\n"
-        f"Nothing was run."
+        f"  {now}\n"
+        f"Nothing was run.",
+        journal=was,
+        code=now,
     )
 
 

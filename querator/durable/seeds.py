@@ -1,4 +1,4 @@
-"""Bytes that follow from the secret of an execution: random numbers, ids, the jitter of retries."""
+"""Bytes that follow from a key of an execution: random numbers, ids, the jitter of retries."""
 
 from hashlib import blake2b
 from typing import Final
@@ -6,9 +6,9 @@ from typing import Final
 _BYTES: Final = 16
 
 
-def seed(secret: bytes, *parts: bytes) -> bytes:
-    """The same for the same parts; not to be guessed without the secret."""
-    hashed = blake2b(key=secret, digest_size=_BYTES)
+def seed(key: bytes, *parts: bytes) -> bytes:
+    """The same for the same parts; not to be guessed without the key."""
+    hashed = blake2b(key=key, digest_size=_BYTES)
     for part in parts:
         hashed.update(len(part).to_bytes(4, "big"))
         hashed.update(part)

@@ -13,6 +13,7 @@ from querator.client.executions import (
 )
 from querator.client.typed import typed
 from querator.durable.codec import Codec
+from querator.durable.exports import ExportedExecution
 from querator.durable.functions import Durable
 from querator.durable.handles import (
     ExecutionHandle,
@@ -92,6 +93,10 @@ class SyncExecutionHandle(Generic[T]):
     def journal(self) -> Iterator[JournalEntry]:
         """Yields the records of its journal."""
         return self._executions.journal(self.id)
+
+    def export(self) -> ExportedExecution:
+        """The execution with all that a replay of its journal needs. See `Executions.export`."""
+        return self._run(lambda handle: handle.export())
 
     def _run(self, call: Callable[[ExecutionHandle[Any]], Coroutine[Any, Any, R]]) -> R:
         return self._executions.run(lambda calls: call(calls.handle(self.id, self._function)))
@@ -235,6 +240,10 @@ class SyncExecutions:
     def journal(self, id: str) -> Iterator[JournalEntry]:
         """Yields the records of a journal."""
         return self._client.iterate(lambda client: self._of(client).journal(id))
+
+    def export(self, id: str) -> ExportedExecution:
+        """The execution with all that a replay of its journal needs. See `Executions.export`."""
+        return self.run(lambda calls: calls.export(id))
 
     def run(self, call: Callable[[Executions], Coroutine[Any, Any, T]]) -> T:
         """Calls `call` with the async calls, on the client's thread, and returns its outcome."""

@@ -23,6 +23,7 @@ from querator.client.executions import (
     ExecutionInfo,
     ExecutionStateName,
     KeyPolicyName,
+    ReplayFacts,
     RewoundInfo,
 )
 from querator.durable.outbox import Sending
@@ -62,6 +63,7 @@ from querator.model.executions import (
     JournalRecord,
     NewRun,
     Published,
+    chance_key,
 )
 from querator.model.limits import (
     EXECUTION_RETENTION_MS_MAX,
@@ -446,6 +448,15 @@ class MemoryCalls(ExecutionCalls):
     ) -> tuple[ExecutionInfo, JournalRecord | None]:
         view = self._found(execution_id)
         return _info(view), self._memory.end(view)
+
+    async def replay_facts(
+        self, queue: str, execution_id: str
+    ) -> tuple[ExecutionInfo, ReplayFacts]:
+        view = self._found(execution_id)
+        return _info(view), ReplayFacts(
+            number=view.number, origin_run=view.origin, chance=chance_key(view.secret),
+            timers=view.timer_paths, next_index=view.next_index,
+        )  # fmt: skip
 
     async def wait(
         self, queue: str, ids: Sequence[str], *, seconds: float

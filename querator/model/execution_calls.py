@@ -102,8 +102,9 @@ class StartReply(msgspec.Struct, frozen=True):
 
 
 class ExecutionView(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An execution as others see it. `secret` is for its worker alone, and so are `timer_paths`,
-    of the timers that have not fired, and `origin`, the run in which the journal has begun.
+    """An execution as others see it. `secret` is for its worker alone. `timer_paths`, of the timers
+    that have not fired, and `origin`, the run in which the journal has begun, are for replays; a
+    page of executions has no paths.
     """
 
     number: int

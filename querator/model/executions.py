@@ -531,6 +531,13 @@ def promise_mac(secret: bytes, execution: int, run: int, path: bytes) -> bytes:
     return blake2b(named, key=secret, digest_size=PROMISE_MAC_BYTES).digest()
 
 
+def chance_key(secret: bytes) -> bytes:
+    """What the random numbers of an execution follow from. The secret does not follow from it, so
+    it opens no promise: a proof is a hash of longer bytes.
+    """
+    return blake2b(b"chance", key=secret, digest_size=EXECUTION_SECRET_BYTES).digest()
+
+
 def child_secret(secret: bytes, execution: int, run: int, path: bytes) -> bytes:
     """The secret of a child: it follows from that of its parent."""
     named = execution.to_bytes(8, "big") + run.to_bytes(8, "big") + path

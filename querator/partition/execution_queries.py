@@ -37,9 +37,9 @@ _WITH_REASON = (ExecutionState.STUCK, ExecutionState.PINNED)
 
 
 def execution_of(txn: ReadTransaction, group: int, execution_id: str) -> ExecutionView | None:
-    """The execution with this id. None: there is none."""
+    """The execution with this id, and the paths of its timers. None: there is none."""
     found = _row_of(txn, group, execution_id)
-    return None if found is None else _view(*found)
+    return None if found is None else _with_timers(txn, group, _view(*found))
 
 
 def _row_of(txn: ReadTransaction, group: int, execution_id: str) -> tuple[int, ExecutionRow] | None:
@@ -61,7 +61,11 @@ def execution_at(txn: ReadTransaction, group: int, seq: int) -> ExecutionView | 
     """The execution with this activation. None: it has another one, or is gone."""
     raw = ACTIVATIONS.get(txn, group, seq)
     view = None if raw is None else execution_view(txn, group, int.from_bytes(raw, "big"))
-    if view is None or not view.timers:
+    return None if view is None else _with_timers(txn, group, view)
+
+
+def _with_timers(txn: ReadTransaction, group: int, view: ExecutionView) -> ExecutionView:
+    if not view.timers:
         return view
     waits = (decode_wait(raw) for _, raw in WAITS.rows(txn, group, view.number))
     paths = tuple(wait.path for wait in waits if wait.due_ms and not wait.index)

@@ -16,6 +16,7 @@ docs/testing-durable.md for durable functions.
     asserting   what a test expects of a queue, with a bound on the wait
     clock       FrozenClock: time of a node and its clients, which a test moves
     fixtures    the fixtures of pytest
+    replays     journals of real executions, replayed by the code of the test
 """
 
 from importlib import import_module
@@ -43,12 +44,14 @@ if TYPE_CHECKING:
         querator_session_harness,
         querator_session_node,
     )
+    from querator.testing.replays import assert_replays
 
 __all__ = [
     "FrozenClock",
     "assert_completed",
     "assert_dead",
     "assert_empty",
+    "assert_replays",
     "dead_letters",
     "drain",
     "querator_client",
@@ -61,6 +64,8 @@ __all__ = [
     "querator_session_node",
     "work",
 ]
+
+_HOMES = {"FrozenClock": "clock", "assert_replays": "replays"}
 
 
 def pytest_configure(config: object) -> None:
@@ -81,7 +86,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("querator_"):
         home = "fixtures"
     else:
-        home = "clock" if name == "FrozenClock" else "asserting"
+        home = _HOMES.get(name, "asserting")
     with needed("server", __name__):
         return getattr(import_module(f"{__name__}.{home}"), name)
 

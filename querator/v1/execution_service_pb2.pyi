@@ -1636,22 +1636,26 @@ class GetExecutionRequest(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
+    FOR_REPLAY_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
     """Name of the queue."""
     id: _builtins.str
     """The execution."""
+    for_replay: _builtins.bool
+    """Whether the answer has `replay`."""
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         queue: _builtins.str = ...,
         id: _builtins.str = ...,
+        for_replay: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["for_replay", b"for_replay", "id", b"id", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1665,6 +1669,7 @@ class GetExecutionResponse(_message.Message):
 
     EXECUTION_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    REPLAY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def execution(self) -> Global___Execution:
         """The execution."""
@@ -1673,19 +1678,62 @@ class GetExecutionResponse(_message.Message):
     def end(self) -> Global___JournalRecord:
         """Its last record, if it has ended: the result."""
 
+    @_builtins.property
+    def replay(self) -> Global___ExecutionReplay:
+        """What else a replay of its journal needs; set if it was asked for."""
+
     def __init__(
         self,
         *,
         execution: Global___Execution | None = ...,
         end: Global___JournalRecord | None = ...,
+        replay: Global___ExecutionReplay | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "execution", b"execution"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "execution", b"execution", "replay", b"replay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "execution", b"execution"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "execution", b"execution", "replay", b"replay"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetExecutionResponse: _TypeAlias = GetExecutionResponse  # noqa: Y015
+
+@_typing.final
+class ExecutionReplay(_message.Message):
+    """ExecutionReplay is what a replay of a journal needs beside the records. Nothing in it opens a promise."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORIGIN_RUN_FIELD_NUMBER: _builtins.int
+    CHANCE_FIELD_NUMBER: _builtins.int
+    TIMERS_FIELD_NUMBER: _builtins.int
+    NEXT_INDEX_FIELD_NUMBER: _builtins.int
+    origin_run: _builtins.int
+    """As `origin_run` of an activation."""
+    chance: _builtins.bytes
+    """16 bytes from which the random numbers of the code follow: BLAKE2b of the text `chance`, keyed with the secret of
+    the execution.
+    """
+    next_index: _builtins.int
+    """Index of the next record."""
+    @_builtins.property
+    def timers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Paths of the timers that the server has, and that have not fired."""
+
+    def __init__(
+        self,
+        *,
+        origin_run: _builtins.int = ...,
+        chance: _builtins.bytes = ...,
+        timers: _abc.Iterable[_builtins.bytes] | None = ...,
+        next_index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chance", b"chance", "next_index", b"next_index", "origin_run", b"origin_run", "timers", b"timers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionReplay: _TypeAlias = ExecutionReplay  # noqa: Y015
 
 @_typing.final
 class WaitExecutionsRequest(_message.Message):

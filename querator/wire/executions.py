@@ -17,6 +17,7 @@ from querator.model.errors import invalid, over_limit
 from querator.model.execution_calls import (
     ArriveCall,
     EndedReply,
+    ExecutionView,
     JournalCall,
     JournalPage,
     LeasedActivation,
@@ -60,6 +61,7 @@ from querator.model.executions import (
     Published,
     Then,
     Timer,
+    chance_key,
     check_text,
 )
 from querator.model.ids import check_name, parse_lease_id
@@ -353,11 +355,11 @@ def _arrive(
     return ArriveCall(*_queue(message), -1, command, payloads.attachment, _timeout_ms(timeout))
 
 
-def parse_get(data: bytes) -> tuple[str, str, str]:
-    """Namespace, queue and id."""
+def parse_get(data: bytes) -> tuple[tuple[str, str, str], bool]:
+    """Namespace, queue and id; and whether it is for a replay."""
     message = field_checks.parse_message(v1.GetExecutionRequest, data)
     check_text(message.id, field="id", bytes_max=limits.EXECUTION_ID_BYTES_MAX)
-    return (*_queue(message), message.id)
+    return (*_queue(message), message.id), message.for_replay
 
 
 def parse_list(data: bytes) -> ListExecutionsCall:
@@ -524,10 +526,21 @@ def encode_retried(result: Arrived) -> bytes:
     return v1.RetryExecutionResponse(changed=not result.repeated).SerializeToString()
 
 
-def encode_execution(shown: ShownExecution) -> bytes:
+def encode_execution(shown: ShownExecution, *, for_replay: bool = False) -> bytes:
     return v1.GetExecutionResponse(
-        execution=_execution(shown), end=None if shown.end is None else _record(shown.end)
+        execution=_execution(shown),
+        end=None if shown.end is None else _record(shown.end),
+        replay=_replay(shown.view) if for_replay else None,
     ).SerializeToString()
+
+
+def _replay(view: ExecutionView) -> v1.ExecutionReplay:
+    return v1.ExecutionReplay(
+        origin_run=view.origin,
+        chance=chance_key(view.secret),
+        timers=view.timer_paths,
+        next_index=view.next_index,
+    )
 
 
 def encode_ended(reply: EndedReply) -> bytes:

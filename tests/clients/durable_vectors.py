@@ -30,6 +30,7 @@ from querator.model.executions import (
     NewRun,
     Note,
     RecordKind,
+    chance_key,
     decode_path,
     delivery_order,
     encode_path,
@@ -283,7 +284,11 @@ def identities() -> list[Vector]:
         path = encode_path((1, 300))
         proof = promise_mac(each.secret, each.number, each.origin, path)
         made = seed(
-            each.secret, each.origin.to_bytes(8, "big"), b"uuid", path, (2).to_bytes(8, "big")
+            chance_key(each.secret),
+            each.origin.to_bytes(8, "big"),
+            b"uuid",
+            path,
+            (2).to_bytes(8, "big"),
         )
         found.append(
             {

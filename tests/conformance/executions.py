@@ -202,8 +202,8 @@ class Executions:
         request = v1.RewindExecutionRequest(**self.names, id=id_, record=record, **more)
         return await answer(self._stub.RewindExecution(request, timeout=CALL_S))
 
-    async def get(self, id_: str = "e") -> v1.GetExecutionResponse:
-        request = v1.GetExecutionRequest(**self.names, id=id_)
+    async def get(self, id_: str = "e", **more: Any) -> v1.GetExecutionResponse:
+        request = v1.GetExecutionRequest(**self.names, id=id_, **more)
         return await answer(self._stub.GetExecution(request, timeout=CALL_S))
 
     async def state(self, id_: str = "e") -> str:

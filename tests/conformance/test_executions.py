@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from hashlib import blake2b
 
 import pytest
 
@@ -362,6 +363,22 @@ async def test_an_execution_shows_what_it_is(make: Make):
     )  # fmt: skip
     assert abs(found.created_at.ToMilliseconds() / 1000 - before_s) < HOUR_S
     assert (found.records, found.unread_signals, found.timers) == (1, 0, 0)
+
+
+async def test_what_a_replay_needs_comes_with_an_execution(make: Make):
+    shop, held = await begun(make)
+    timers = [v1.Timer(path=bytes([one]), due_ms=held.now_ms + HOUR_S * 1000) for one in (1, 2)]
+    await shop.park(held, paths=[b"\x01"], timers=timers)
+    found = await shop.get(for_replay=True)
+    assert found.replay == v1.ExecutionReplay(
+        origin_run=1, timers=[b"\x01", b"\x02"], next_index=1,
+        chance=blake2b(b"chance", key=held.secret, digest_size=16).digest(),
+    )  # fmt: skip
+    assert held.secret not in found.SerializeToString()
+    await shop.rewind(0)
+    found = await shop.get(for_replay=True)
+    assert (found.execution.run, found.replay.origin_run, list(found.replay.timers)) == (2, 1, [])
+    assert not (await shop.get()).HasField("replay")
 
 
 async def test_an_unknown_id_is_not_found(make: Make):

@@ -89,6 +89,7 @@ functions = [checkout, approved]
 """
 QUEUE = ("--queue", "shop")
 WAIT = timedelta(seconds=60)
+DIFFERS = "the code does not do what the journal says."
 RESULT = ["reserved", "slow", "reserved", False]
 
 
@@ -140,6 +141,9 @@ async def test_a_life_by_commands_alone(client: Client, folder: Path) -> None:
         _, token, _ = (await worker.printed("token")).split()
         code, listed, _ = await command(client, "list", "post", "--function", "approved")
         assert (code, listed.splitlines()[2].split()[0]) == (0, "o-2")
+        code, runs, said = await command(client, "export", "post")
+        assert (code, said, token in runs) == (0, "2 executions of post written.\n", False)
+        (folder / "runs.jsonl").write_text(runs)
         assert (await command(client, "resolve", token, "true"))[0] == 0
         assert (await command(client, "reject", token, "too late"))[0] == 1
         assert await command(client, "wait", "post", "o-2") == (0, "true\n", "")
@@ -148,6 +152,29 @@ async def test_a_life_by_commands_alone(client: Client, folder: Path) -> None:
         assert await command(client, "wait", "post", "o-3") == (0, "declined o-3\n", "")
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0
+
+    # The change is refused before it is deployed, and the journals need no server for that.
+    program = folder / "shop.py"
+    assert await replayed(folder) == (0, "2 executions: 2 fit, 0 do not.")
+    program.write_text(SHOP.replace("    token = ", "    await reserve(order)\n    token = "))
+    code, said = await replayed(folder)
+    assert code == 1
+    assert said.startswith(f'runs.jsonl:2: approved "o-2", run 1: {DIFFERS}') or said.startswith(
+        f'runs.jsonl:1: approved "o-2", run 1: {DIFFERS}'
+    )
+    assert f"step tell   {folder.name}/shop.py:" in said
+    assert f"step reserve   {folder.name}/shop.py:" in said
+
+
+async def replayed(folder: Path) -> tuple[int, str]:
+    """The exit code, and what is said before the hash seed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "querator", "execution", "replay", "runs.jsonl", "shop",
+        cwd=folder, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    stdout, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, stdout.decode().partition(" Hash seed:")[0]
 
 
 async def test_a_signal_lets_a_step_end_and_another_worker_continues(

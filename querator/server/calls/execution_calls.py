@@ -80,9 +80,9 @@ def streamed_calls(service: QueueService) -> Mapping[str, TimedCall]:
 
 def _reads(service: QueueService) -> Mapping[str, TimedCall]:
     async def get(data: bytes, context: Timed) -> bytes:
-        asked = executions.parse_get(data)
+        asked, for_replay = executions.parse_get(data)
         found = await service.executions.get(*asked, timeout_ms=answer_within_ms(context))
-        return executions.encode_execution(found)
+        return executions.encode_execution(found, for_replay=for_replay)
 
     async def wait(data: bytes, context: Timed) -> bytes:
         call = waiting_within_deadline(executions.parse_wait(data), context)

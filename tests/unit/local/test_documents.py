@@ -1,6 +1,7 @@
 """Programs of the docs under a harness: each of their writes is a place where the worker dies."""
 
 import asyncio
+import re
 import runpy
 import subprocess
 import sys
@@ -109,12 +110,57 @@ async def test_the_guarded_function_of_changed_code(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == "checks order-17\nreceipt of order-17\n"
 
 
+async def test_the_job_of_the_page_turns_red(tmp_path: Path) -> None:
+    blocks = page_blocks(DOCS / "durable-versions.md")
+    changed = next(one.text for one in blocks if one.title == "changed.py")
+    job = next(one.text for one in blocks if one.title == "replays.yml")
+    shown = next(one.text for one in blocks if one.text.startswith("runs.jsonl:1: "))
+    guard = '    if patched("check-first"):\n        await check(order)\n'
+    assert guard in changed
+    versions = {
+        "before": changed.replace(guard, ""),
+        "guarded": changed,
+        "unguarded": changed.replace(guard, "    await check(order)\n"),
+    }
+    (tmp_path / "before.py").write_text(versions["before"].partition("\n\nasyncio.run(")[0])
+    write = (
+        "import asyncio, before\nfrom querator.local import Harness\n"
+        "async def main():\n    h = Harness([before.checkout])\n"
+        "    handle = await h.start(before.checkout, 'order-17', id='order-17')\n"
+        "    open('runs.jsonl', 'wb').write((await handle.export()).to_json())\n"
+        "asyncio.run(main())\n"
+    )
+    commands = [line.partition("run: ")[2] for line in job.splitlines() if "run: querator" in line]
+    [command] = [[sys.executable, "-m", *one.split()] for one in commands]
+
+    async def run(words: list[str], code: int) -> str:
+        done = await asyncio.to_thread(
+            subprocess.run, words, cwd=tmp_path, capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout.rstrip()
+
+    async def replay(name: str, code: int) -> str:
+        text = versions[name].partition("\n\nasyncio.run(")[0]
+        (tmp_path / "changed.py").write_text(text)
+        return await run(command, code)
+
+    await run([sys.executable, "-c", write], 0)
+    await replay("guarded", 0)
+    done = await replay("unguarded", 1)
+
+    def alike(text: str) -> str:
+        return re.sub(r"(version )[0-9a-f]{12}|(seed: )\d+|(/?[\w-]+/)(?=\w+\.py)", r"\1\2", text)
+
+    assert alike(done) == alike(shown.rstrip())
+
+
 async def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     files = [one for one in page_blocks(DOCS / "testing-durable.md") if one.is_file]
     for file in files:
         (tmp_path / file.title).write_text(file.text)
     tests = sum(file.text.count("\nasync def test_") for file in files)
-    assert tests == 5
+    assert tests == 6
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
                "-o", "asyncio_mode=auto"]  # fmt: skip
     done = await asyncio.to_thread(
