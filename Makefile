@@ -302,6 +302,12 @@ durable-kill9: setup ## a worker and the node are killed KILLS (50) times each u
 clients: setup ## tests/clients: the clients in each language
 	$(BIN)/pytest tests/clients -n 2 $(PYTEST)
 
+# The worker in Go and the node are killed ROUNDS times each under 200 executions.
+.PHONY: go-worker
+go-worker: export ROUNDS ?= 20
+go-worker: setup ## tests of the worker of durable functions in Go, with many kills
+	$(BIN)/pytest tests/clients/test_durable_worker.py tests/clients/test_durable_takeover.py -n 0 -s $(PYTEST)
+
 .PHONY: spark
 spark: setup $(VENV)/.spark $(VENV)/.demo ## tests/spark: the data source on real PySpark (needs Java 17)
 	$(BIN)/pytest tests/spark -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)

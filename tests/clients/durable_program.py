@@ -2,11 +2,10 @@
 
 Its argument is a list of operations, and its result the list of what each has given:
 
-    ["step", name, value]              a step that returns the value
+    ["step", name, value, ms]          a step that returns the value, behind `ms` if there are any
     ["fails", name, text]              a step that fails; gives the text
     ["flaky", name, failures, ms]      a step that fails so often first; gives the attempts
-    ["once", name, value]              a step that runs at most once, or "interrupted"
-    ["slow", name, ms]                 a step that takes that long; gives its name
+    ["once", name, value, ms]          a step that runs at most once; or gives "interrupted"
     ["sleep", ms]                      a timer
     ["receive", name]                  a signal; gives its value
     ["receive", name, ms]              the same, or "timeout"
@@ -71,9 +70,11 @@ def _begun() -> str:
     return number
 
 
-async def _step(name: str, value: Any, **options: Any) -> Any:
+async def _step(name: str, value: Any, ms: int = 0, **options: Any) -> Any:
     async def run() -> Any:
         number = _begun()
+        if ms:
+            await asyncio.sleep(ms / 1000)
         return number if value is None else value
 
     return await Step(run, name=name, **options)()
@@ -105,19 +106,9 @@ async def _flaky(name: str, failures: int, delay: int) -> int:
     return attempts
 
 
-async def _slow(name: str, ms: int) -> str:
-    async def run() -> str:
-        _begun()
-        await asyncio.sleep(ms / 1000)
-        return name
-
-    given: str = await Step(run, name=name)()
-    return given
-
-
-async def _once(name: str, value: Any) -> Any:
+async def _once(name: str, value: Any, ms: int = 0) -> Any:
     try:
-        return await _step(name, value, once="at_most")
+        return await _step(name, value, ms, once="at_most")
     except StepInterrupted:
         return "interrupted"
 
@@ -183,7 +174,6 @@ _OPERATIONS: Final[dict[str, Callable[..., Coroutine[Any, Any, Any]]]] = {
     "fails": _fails,
     "flaky": _flaky,
     "once": _once,
-    "slow": _slow,
     "sleep": _sleep,
     "receive": _receive,
     "promise": _promise,
