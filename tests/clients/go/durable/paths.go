@@ -87,7 +87,7 @@ func (i Identity) UUID(line Path, n uint64) string {
 	for _, part := range [][]byte{number(i.Origin), []byte("uuid"), []byte(line), number(n)} {
 		parts = append(binary.BigEndian.AppendUint32(parts, uint32(len(part))), part...)
 	}
-	id := hashed(i.Secret, 16, parts)
+	id := hashed(hashed(i.Secret, 16, []byte("chance")), 16, parts)
 	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 }
