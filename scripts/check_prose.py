@@ -14,10 +14,8 @@ with 0. Code blocks, code spans, targets of links and generated Python files are
 
 import argparse
 import ast
-import io
 import re
 import sys
-import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -60,6 +58,14 @@ _FENCE: Final = re.compile(r"\s*(```+|~~~+)")
 _LIST_ITEM: Final = re.compile(r"\s*(?:[-*+]|\d+[.)])\s+")
 _CELL_BORDER: Final = re.compile(r"(?<!\\)\|")
 _INDENTED: Final = "    "
+_BODIES: Final = ("body", "orelse", "handlers", "finalbody", "cases")
+"""Fields of the syntax tree that hold statements, or parts of statements that do."""
+_STRING_OR_COMMENT: Final = re.compile(
+    r"""(?P<quote>\"{3}|'{3})(?:[^\\]|\\.)*?(?P=quote)"""
+    r"""|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|#[^\n]*""",
+    re.DOTALL,
+)
+"""A mark of a comment within a string begins no comment."""
 
 
 class Block(NamedTuple):
@@ -202,30 +208,41 @@ def page_blocks(text: str) -> list[Block]:
 def code_blocks(source: str) -> Iterator[Block]:
     """Docstrings, of names as well, and comments of a Python file."""
     lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
+    for statement in _statements(ast.parse(source)):
         if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
+            isinstance(statement, ast.Expr)
+            and isinstance(statement.value, ast.Constant)
+            and isinstance(statement.value.value, str)
         ):
-            yield Block(node.lineno, "\n".join(lines[node.lineno - 1 : node.end_lineno]))
+            text = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
+            yield Block(statement.lineno, text)
     yield from _comments(source)
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """The statements below the node, however deep. No expression contains one."""
+    for name in _BODIES:
+        for part in getattr(tree, name, ()):
+            yield part
+            yield from _statements(part)
 
 
 def _comments(source: str) -> Iterator[Block]:
     """Comments on lines that follow each other, in the same column, are one block."""
-    first = column = 0
+    first = column = line = start = 0
     texts: list[str] = []
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT:
+    for match in _STRING_OR_COMMENT.finditer(source):
+        if not match[0].startswith("#"):
             continue
-        line, at = token.start
-        if texts and (line, at) != (first + len(texts), column):
+        line += source.count("\n", start, match.start())
+        start = match.start()
+        at = line + 1, start - (source.rfind("\n", 0, start) + 1)
+        if texts and at != (first + len(texts), column):
             yield Block(first, "\n".join(texts))
             texts = []
         if not texts:
-            first, column = line, at
-        texts.append(token.string.lstrip("#! "))
+            first, column = at
+        texts.append(match[0].lstrip("#! "))
     if texts:
         yield Block(first, "\n".join(texts))
 

@@ -101,6 +101,33 @@ class A:
     assert sorted(words) == [(5, "so many"), (7, "told"), (12, "in vain")]
 
 
+def test_marks_of_comments_in_strings_begin_none_and_statements_are_read_however_deep():
+    source = '''\
+a = "# told" + '# "told"' + "\\\\"  # first
+b = "\\"# told"; c = r'\\'# told'  # second
+d = """
+# told \\""" "
+"""  # third
+e = f"{a['#']}"
+match a:
+    case 1:
+        try:
+            pass
+        except ValueError:
+            def f():
+                "deep"
+        finally:
+            """last"""
+'''
+    assert sorted(texts(list(code_blocks(source)))) == [
+        (1, "first"),
+        (2, "second"),
+        (5, "third"),
+        (13, '                "deep"'),
+        (15, '            """last"""'),
+    ]
+
+
 def test_sentences_and_cells_of_docs_have_a_length(tmp_path: Path):
     limit = check_prose.SENTENCE_WORDS_MAX
     short, long = "word " * (limit - 1) + "end. ", "word " * limit + "end."
