@@ -351,20 +351,35 @@ stalls: TIMES ?= 5
 stalls: setup ## leaders that hang or are cut off: how long nothing is acknowledged (TIMES=5)
 	$(PY) -m tests.stalls --times $(TIMES)
 
-# The unit tests have the machine to themselves: many of them wait for tenths of a second. Of the
-# others, the simulation only computes, and the rest wait much of the time, so two run at a time.
+# The simulation only computes, at the lowest priority beside all others. The unit tests come first:
+# many of them wait for tenths of a second, and have but this one beside them. The tiers with real
+# processes wait much of the time, so two run at a time.
 .PHONY: test
 test: export RUNS ?= 1
 test: setup $(VENV)/.demo $(VENV)/.docs $(VENV)/.spark ## every tier
-	$(MAKE) unit
-	scripts/side-by-side simulation spark clients conformance powerloss -- integration
+	scripts/side-by-side --lowest simulation -- unit processes
+
+# Of the tiers that `make test` makes, those with nodes and other programs.
+.PHONY: processes
+processes:
+	scripts/side-by-side spark clients conformance powerloss -- integration
 
 .PHONY: check
 check: lint type layers prose unit ## what to run before each commit; about two minutes
 
+.PHONY: static
+static: setup $(VENV)/.docs ## the static checks and the site, beside each other
+	scripts/side-by-side docs -- type -- lint layers prose proto-check collect
+
+# Each worker of a tier would compile all of its tests when they begin at the same time.
+.PHONY: collect
+collect: setup ## compile all tests, and run none
+	@mkdir -p build
+	$(BIN)/pytest tests --collect-only -qqq -n 0 > build/collect.log || { cat build/collect.log; false; }
+
 .PHONY: ci
 ci: export CI := true
-ci: lint type layers prose proto-check docs test ## everything; a skipped test must be listed in tests/skips.toml
+ci: setup $(VENV)/.demo $(VENV)/.docs $(VENV)/.spark static test ## everything; a skipped test must be listed in tests/skips.toml
 
 # --- release -----------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """scripts/side-by-side: every target is made, all output is shown, and a failure is one."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 from tests.kustomize import ROOT
 
 MAKEFILE = """
-.PHONY: lowest first second third good bad forever
-lowest first second third good: ; @echo "made $@"
+.PHONY: first second third fourth bad forever priority
+first second third fourth: ; @echo "made $@"
+priority: ; @echo "made $$(nice)"
 bad: ; @echo "made $@" && false
 forever: ; @touch started && exec sleep infinity
 until-started: ; @until test -e started; do sleep 0.01; done; false
@@ -37,17 +39,24 @@ def made(done: "subprocess.CompletedProcess[str]") -> list[str]:
 
 
 def test_every_target_is_made_and_all_output_is_shown(project: Path) -> None:
-    done = run(project, "lowest", "first", "second", "--", "third", "good")
+    done = run(project, "first", "--", "second", "third", "--", "fourth", "priority")
     assert done.returncode == 0, done.stderr
-    assert made(done) == ["third", "good", "lowest", "first", "second"]
+    assert made(done) == ["fourth", str(os.nice(0)), "first", "second", "third"]
+
+
+def test_the_first_lane_may_have_the_lowest_priority(project: Path) -> None:
+    done = run(project, "--lowest", "priority", "--", "priority")
+    assert done.returncode == 0, done.stderr
+    assert made(done) == [str(os.nice(0)), "19"]
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         ["bad", "first", "--", "second"],
-        ["lowest", "bad", "--", "second"],
-        ["lowest", "first", "--", "bad"],
+        ["first", "--", "second", "bad", "--", "third"],
+        ["first", "--", "second", "--", "bad"],
+        ["first", "bad"],
     ],
     ids=" ".join,
 )
@@ -57,8 +66,15 @@ def test_a_target_that_fails_fails_the_whole(project: Path, arguments: list[str]
     assert "bad" in made(done)
 
 
-def test_a_failure_of_the_second_side_stops_the_others(project: Path) -> None:
-    done = run(project, "lowest", "first", "forever", "--", "until-started")
+def test_a_failure_of_the_last_lane_stops_the_others(project: Path) -> None:
+    done = run(project, "first", "forever", "--", "until-started")
     assert done.returncode != 0
-    assert "build/beside.log: stopped before its end" in done.stdout
+    assert "build/first.log: stopped before its end" in done.stdout
     assert "first" in made(done)
+
+
+@pytest.mark.parametrize("arguments", [[], ["first", "--"], ["--", "first"]], ids=" ".join)
+def test_a_lane_without_targets_is_an_error(project: Path, arguments: list[str]) -> None:
+    done = run(project, *arguments)
+    assert done.returncode != 0
+    assert "lane has no targets" in done.stderr
