@@ -17,6 +17,7 @@ other commands load neither the storage nor the Raft engine.
     dead                `peek`, `prioritize` and `dead`: items without leases
     durable_worker      a worker process of durable functions
     execution_changes   the commands of `execution` that change one
+    execution_lint      `execution lint`: what would not be the same in a replay
     execution_replays   the commands of `execution` that export and replay journals
     execution_views     executions, records and published values as JSON
     executions          `execution`: durable functions at work

@@ -5,16 +5,22 @@ functions.
 """
 
 import asyncio
+import contextlib
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from types import ModuleType
 from typing import Any, Final
 
+import click
+
+from querator.cli.shared.failures import ExitCode, Failure
 from querator.client import Client, QueueInfo
 from querator.client.errors import NotFound
 from querator.durable import Durable, Step, Worker
 from querator.durable.worker import CONCURRENCY_DEFAULT
-from querator.worker.loading import LoadError
+from querator.worker.loading import LoadError, load
 from querator.worker.log import LOG
 
 _KIND: Final = "executions"
@@ -45,6 +51,25 @@ def durable_functions(found: object, name: str) -> tuple[Durable[..., Any], ...]
         if not isinstance(one, Durable):
             raise LoadError(f"{name} has {one!r}, which is not marked with @durable.")
     return tuple(found)
+
+
+def loaded_functions(name: str) -> tuple[Durable[..., Any], ...]:
+    """The durable functions of `MODULE[:NAME]`, found from the working directory. What the module
+    prints goes to standard error. Raises Failure.
+    """
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            found = durable_functions(load(name), name)
+    except LoadError as error:
+        if error.details:
+            click.echo(error.details, err=True, nl=False)
+        raise Failure(str(error), ExitCode.USAGE) from error
+    if not found:
+        raise Failure(f"{name} has no durable functions.", ExitCode.USAGE)
+    return found
 
 
 class DurableWork:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from querator.cli.durable_worker import durable_functions
+from querator.cli.durable_worker import loaded_functions
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import note, write_json
@@ -27,7 +27,7 @@ from querator.durable import Codec, Durable, DurableError, Executions
 from querator.durable.exports import opened
 from querator.durable.replaying import ReplayedExecution, replay_file
 from querator.durable.worker import functions_by_name
-from querator.worker.loading import LoadError, load, load_exception
+from querator.worker.loading import LoadError, load_exception
 
 _SEEDS_END: Final = 1 << 32
 _SHOWN_MAX: Final = 100
@@ -248,17 +248,8 @@ def _replayed(
 
 
 def _loaded(name: str, errors: tuple[str, ...]) -> tuple[tuple[Durable[..., Any], ...], Codec]:
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    functions = loaded_functions(name)
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            found = durable_functions(load(name), name)
-            registered = [load_exception(one) for one in errors]
+        return functions, Codec(tuple(load_exception(one) for one in errors))
     except LoadError as error:
-        if error.details:
-            click.echo(error.details, err=True, nl=False)
         raise Failure(str(error), ExitCode.USAGE) from error
-    if not found:
-        raise Failure(f"{name} has no durable functions.", ExitCode.USAGE)
-    return found, Codec(tuple(registered))

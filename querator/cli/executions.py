@@ -8,7 +8,7 @@ import click
 import msgspec
 import uuid_utils
 
-from querator.cli import execution_changes, execution_replays
+from querator.cli import execution_changes, execution_lint, execution_replays
 from querator.cli.execution_views import VALUE, ended_view, listed_view, published_view, record_view
 from querator.cli.journals import shown_value, value_text
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
@@ -68,6 +68,7 @@ for _command in (
     execution_changes.rewind,
     execution_replays.export,
     execution_replays.replay,
+    execution_lint.lint,
 ):
     execution.add_command(_command)
 

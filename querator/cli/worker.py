@@ -43,6 +43,7 @@ from querator.client.consuming.policy import OnUndecodable
 from querator.client.errors import NotFound
 from querator.client.names import ClientName
 from querator.durable import Durable
+from querator.durable.lint import lint
 from querator.durable.worker import CONCURRENCY_DEFAULT as EXECUTIONS_DEFAULT
 from querator.extras import require
 from querator.worker import log
@@ -85,6 +86,7 @@ class WorkerOptions:
     create: bool
     concurrency: int | None
     errors: tuple[str, ...]
+    strict: bool
     prefetch: int | None
     handler_timeout: timedelta | None
     retry_on: tuple[str, ...]
@@ -147,6 +149,12 @@ def _handling_options(command: _Command) -> _Command:
             metavar="EXCEPTION",
             help="Exception of durable functions that is raised as itself when it comes from a "
             "journal; may be repeated. Built-in ones always are.",
+        ),
+        click.option(
+            "--strict",
+            is_flag=True,
+            help="Do not begin with durable functions in which `querator execution lint` finds "
+            "something.",
         ),
         click.option(
             "--on-undecodable",
@@ -442,10 +450,16 @@ def run_worker(options: WorkerOptions, *, on_begin: Callable[[], None] | None = 
                 f"{options.handler} has durable functions, for which there is no "
                 f"{' and no '.join(options.for_items)}."
             )
+        if options.strict and (found := lint(functions)):
+            raise Failure(
+                "\n".join([f"{len(found)} found by lint:", *map(str, found)]), ExitCode.USAGE
+            )
         with explained():
             return asyncio.run(_run_durable(options, functions, errors, on_begin))
     if errors:
         raise click.UsageError(f"--error is for durable functions, and {options.handler} is none.")
+    if options.strict:
+        raise click.UsageError(f"--strict is for durable functions, and {options.handler} is none.")
     metrics = _metrics() if options.metrics else None
 
     def make(client: Client) -> Worker:

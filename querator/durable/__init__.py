@@ -18,6 +18,8 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     functions       the decorators `step` and `durable`, and `call`
     handles         executions for programs: start, wait, signal
     kept_leases     the leases of a worker, extended
+    lint            what of a function would not be the same in a replay
+    lint_rules      calls and sets that lint knows
     logs            what the package logs itself
     loop            the event loop, driven event by event
     machine         an execution at work, without I/O: events in, effects and Records out

@@ -18,3 +18,9 @@ def tell_once(function: str, place: str) -> None:
         function,
         place,
     )
+
+
+@functools.lru_cache(maxsize=1_024)
+def tell_finding(finding: str) -> None:
+    """Says once what lint has found."""
+    WORKER.warning("%s", finding)

@@ -20,7 +20,9 @@ from querator.durable.codec import Codec
 from querator.durable.fitting import versions_of
 from querator.durable.functions import Durable, Step
 from querator.durable.kept_leases import LeaseKeeper
+from querator.durable.lint import LintFinding, lint
 from querator.durable.logs import WORKER as LOG
+from querator.durable.logs import tell_finding
 from querator.durable.partition_clock import PartitionClock
 from querator.model import limits
 
@@ -48,6 +50,8 @@ class Worker:
     exceptions that are raised as themselves, as in `Codec(errors=…)`. `lease_timeout`: how long
     another worker waits for this one after its death; None: as the queue says. `grace`: how long
     steps under way may take to end when the worker is stopped.
+
+    `run` logs what lint finds in the functions, once in a process; with `strict` it raises it.
     """
 
     @typed
@@ -62,6 +66,7 @@ class Worker:
         errors: Iterable[type[Exception]] = (),
         lease_timeout: timedelta | None = None,
         grace: timedelta = GRACE_DEFAULT,
+        strict: bool = False,
     ) -> None:
         if not 1 <= concurrency <= CONCURRENCY_MOST:
             raise ValueError(
@@ -77,6 +82,7 @@ class Worker:
         self._codec = make_codec(codec, errors)
         self._lease_timeout = lease_timeout
         self._grace_seconds = grace.total_seconds()
+        self._strict = strict
         self._stopping = asyncio.Event()
         self._freed = asyncio.Event()
         self._runs: dict[asyncio.Task[None], ActivationRun] = {}
@@ -92,11 +98,13 @@ class Worker:
         """Runs executions until it is stopped or cancelled. A cancellation cancels the steps under
         way, and gives their executions back. A worker runs once.
 
-        Raises `RequestError` if its first call fails, or if the queue is not there any more.
+        Raises `RequestError` if its first call fails, or if the queue is not there any more; and
+        ValueError, if it is strict, for functions that may not do the same in a replay.
         """
         if self._has_run:
             raise RuntimeError("a Worker runs once: make another one")
         self._has_run = True
+        tell_findings(await read_findings(self._functions.values()), strict=self._strict)
         calls = self._client.executions
         leases = LeaseKeeper(calls, self._queue)
         executor = ThreadPoolExecutor(
@@ -232,6 +240,22 @@ class Worker:
             run.stop(grace)
         if self._runs:
             await asyncio.wait(set(self._runs), timeout=grace + _GIVE_BACK_SECONDS)
+
+
+async def read_findings(functions: Iterable[Durable[..., Any]]) -> list[LintFinding]:
+    """What lint finds, in a thread: it reads files."""
+    return await asyncio.to_thread(lint, functions)
+
+
+def tell_findings(findings: Iterable[LintFinding], *, strict: bool) -> None:
+    """Logs what lint has found, once in a process. Raises ValueError, if it is strict."""
+    lines = [str(one) for one in findings if strict or one.is_read]
+    if strict and lines:
+        raise ValueError(
+            "\n".join(["strict refuses what may not be the same in a replay:", *lines])
+        )
+    for line in lines:
+        tell_finding(line)
 
 
 def make_codec(codec: Codec | None, errors: Iterable[type[Exception]]) -> Codec:

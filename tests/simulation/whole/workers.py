@@ -319,6 +319,11 @@ class _Chance:
         return uuid.UUID(bytes=self._chance.randbytes(16))
 
 
+async def _no_findings(functions: object) -> list[object]:
+    """The thread that reads sources is no part of a simulation."""
+    return []
+
+
 @contextlib.contextmanager
 def of_one_seed(timeline: Timeline, seed: int) -> Iterator[None]:
     """Within the block, workers read virtual clocks, and names, secrets and the pauses between
@@ -333,6 +338,7 @@ def of_one_seed(timeline: Timeline, seed: int) -> Iterator[None]:
         for module in (client_executions, worker, service_executions):
             stack.enter_context(replaced(module, "uuid_utils", chance))
         stack.enter_context(replaced(service_executions, "secrets", chance))
+        stack.enter_context(replaced(worker, "read_findings", _no_findings))
         try:
             yield
         finally:
