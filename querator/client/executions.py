@@ -144,6 +144,8 @@ class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
     cancels: tuple[bytes, ...] = ()
     published: tuple[tuple[str, bytes], ...] = ()
     version: str = ""
+    produced: tuple[tuple[str, bytes], ...] = ()
+    """Items by queue: the fields of a message that has items."""
     then: Then
 
 
@@ -522,6 +524,12 @@ class ExecutionCalls:
 # --- messages ------------------------------------------------------------------------------------
 
 
+def _items(queue: str, encoded: bytes) -> queue_service_pb2.FollowUps:
+    message = queue_service_pb2.FollowUps.FromString(encoded)
+    message.queue = queue
+    return message
+
+
 def progress_request(
     namespace: str, queue: str, report: ProgressReport
 ) -> v1.RecordProgressRequest:
@@ -550,6 +558,7 @@ def progress_request(
         cancels=report.cancels,
         published=[v1.PublishedValue(key=key, value=value) for key, value in report.published],
         version=report.version,
+        produced=[_items(queue, encoded) for queue, encoded in report.produced],
     )  # fmt: skip
     match report.then:
         case Park() as park:

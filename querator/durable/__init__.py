@@ -31,6 +31,8 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     partition_clock  the time of partitions, which workers keep
     patches         changes of code that only some executions take
     paths           the places of operations in the tree of tasks
+    produced_items  items on their way to a queue
+    producing       `produce`: items that leave with the record that says so
     promises        values that come from outside, and their tokens
     publishing      values for readers outside
     replay          the message where code and journal differ
@@ -77,6 +79,7 @@ from querator.durable.errors import (
 from querator.durable.functions import Durable, Retry, Step, call, durable, step
 from querator.durable.mapping import map
 from querator.durable.patches import patched
+from querator.durable.producing import produce
 from querator.durable.promises import Promise
 from querator.durable.runs import continue_as_new
 from querator.durable.saga import saga
@@ -149,6 +152,7 @@ __all__ = [
     "map",
     "now",
     "patched",
+    "produce",
     "promise",
     "publish",
     "random",

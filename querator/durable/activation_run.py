@@ -5,6 +5,7 @@ ended, a Record is answered, the lease was extended) is kept, and wakes the task
 """
 
 import asyncio
+import re
 import time
 from collections import defaultdict, deque
 from concurrent.futures import Executor
@@ -315,6 +316,7 @@ class ActivationRun:
             number=sending.number, seen=sending.seen, records=sending.notes, folds=sending.folds,
             timers=sending.timers, children=sending.children, cancels=sending.cancels,
             published=sending.published, version=self._new_version, then=sending.then,
+            produced=tuple((each.queue, each.encoded) for each in sending.produced),
         )  # fmt: skip
         # Owned: its answer is taken, or `_end` cancels it.
         task = asyncio.get_running_loop().create_task(self._record(report))
@@ -350,10 +352,16 @@ class ActivationRun:
             await self._hear(machine)
             if self._known == known:
                 await asyncio.sleep(self._unseen.next())
-        except _LOST as error:
-            LOG.info("%s: a Record was refused: %s", self._title, error)
-            self._is_lost = True
         except RequestError as error:
+            queue = _refusing_queue(error, sending)
+            if queue is not None:
+                LOG.error("%s is stuck: %s", self._title, error)
+                machine.refused_items(sending.number, queue, f"a Record was refused: {error}")
+                return
+            if isinstance(error, _LOST):
+                LOG.info("%s: a Record was refused: %s", self._title, error)
+                self._is_lost = True
+                return
             if error.retriable or isinstance(error, OutcomeUnknown):
                 raise
             if error.field.startswith("published"):
@@ -425,3 +433,11 @@ class ActivationRun:
 
     def _until_ms(self) -> int:
         return 0 if self._lease.is_lost else self._time.at_ms(self._lease.ends)
+
+
+def _refusing_queue(error: RequestError, sending: Sending) -> str | None:
+    """The queue that does not take items of a Record, if the Record was refused for that."""
+    named = re.match(r"produced\[(\d+)\]", error.field)
+    if error.retriable or named is None or int(named[1]) >= len(sending.produced):
+        return None
+    return sending.produced[int(named[1])].queue

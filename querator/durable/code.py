@@ -26,6 +26,7 @@ from querator.durable.mailboxes import Mailbox
 from querator.durable.operations import Operation, Site, WaitKind, place_of, site_of_task
 from querator.durable.outbox import RecordOutbox
 from querator.durable.paths import Path, TaskLine, main_line
+from querator.durable.producing import Production
 from querator.durable.promises import ExecutionIdentity, Promise, make_token
 from querator.durable.publishing import Publishing
 from querator.durable.seeds import seed
@@ -35,6 +36,7 @@ from querator.model.limits import EXECUTION_CALLS_DEEP_MAX, PUT_AWAY_CALLS_MAX, 
 
 if TYPE_CHECKING:
     from querator.durable.functions import Durable, Step
+    from querator.durable.produced_items import ProducedItems
 
 _FAILURES = frozenset(
     (
@@ -83,6 +85,9 @@ class ExecutionCode:
         self.is_at_end = False
         """Whether all of the journal has been given."""
         self.record_patch: Callable[[str, Site | None], None] = lambda name, site: None
+        self.productions: dict[Path, Production] = {}
+        """Those of a replay whose record has not been given."""
+        self.record_production: Callable[[Production], None] = lambda production: None
         self._unpatched: set[str] = set()
         self._turn_event: CodeEvent | None = None
         self._calls_while_away = 0
@@ -316,6 +321,21 @@ class ExecutionCode:
             raise Evicted
         data = self.codec.encode(value, f"the value of {key}")
         self.stuck = self.stuck or self.published.add(key, data, self.made)
+
+    def produce(self, produced: "ProducedItems", site: Site) -> None:
+        """See `producing`."""
+        if self.loop.is_away:
+            raise Evicted
+        line = self.line()
+        event = CodeEvent(0)
+        event.cause, event.produced = self._turn_event, produced
+        production = Production(line.next(), produced, site, event)
+        if line.scope is not None:
+            line.scope.events.append(event)
+        if self.is_replaying:
+            self.productions[production.path] = production
+        else:
+            self.record_production(production)
 
     def patch(self, name: str, site: Site | None) -> bool:
         """See `patches.patched`."""

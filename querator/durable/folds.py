@@ -11,16 +11,24 @@ signal has no path and keeps its place, so a call whose last event is a signal k
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from querator.durable.paths import Path
 from querator.model.executions import Fold, Note, RecordKind
+
+if TYPE_CHECKING:
+    from querator.durable.produced_items import ProducedItems
 
 
 class CodeEvent:
     """Something that the code was given: a record of the journal, or one on its way there."""
 
-    __slots__ = ("index", "is_gone", "is_sent", "is_signal", "number")
+    __slots__ = ("cause", "index", "is_gone", "is_sent", "is_signal", "number", "produced")
+
+    cause: "CodeEvent | None"
+    """Of a record that the code has made: the event of the turn in which it did."""
+    produced: "ProducedItems | None"
+    """Items that go with the record."""
 
     def __init__(self, index: int, number: int = 0, *, is_signal: bool = False) -> None:
         self.index = index
@@ -30,6 +38,8 @@ class CodeEvent:
         self.is_signal = is_signal
         self.is_sent = False
         self.is_gone = False
+        self.cause = None
+        self.produced = None
 
 
 class Scope:
@@ -63,12 +73,14 @@ class Scope:
         if above is not None:
             above.events += self.events
             above.is_clean = above.is_clean and self.is_clean
-        return (
-            self.is_clean
-            and len(self.events) > 1
-            and self.events[-1] is last
-            and not last.is_signal
-        )
+        if not self.is_clean or last is None or last.is_signal:
+            return False
+        # What the call has produced in this turn comes behind its last event, and is a place as
+        # good as that one.
+        end = len(self.events)
+        while end and self.events[end - 1].cause is last:
+            end -= 1
+        return end > 0 and self.events[end - 1] is last and len(self.events) > 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,8 +100,10 @@ class PendingFold:
 
     @property
     def is_unsent(self) -> bool:
-        """Whether nothing of the call has left this worker."""
-        return not any(event.index or event.is_sent for event in self.events)
+        """Whether nothing of the call has left this worker, and all may be left out."""
+        return not any(
+            event.index or event.is_sent or event.produced is not None for event in self.events
+        )
 
     def made(self) -> Fold | None:
         """None if the place is gone, or is not behind all that goes."""

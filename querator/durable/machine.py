@@ -62,6 +62,7 @@ from querator.durable.outbox import Sending
 from querator.durable.parking import give_timers, is_idle, park
 from querator.durable.patches import patch_path
 from querator.durable.paths import Path
+from querator.durable.producing import Production
 from querator.durable.promises import ExecutionIdentity
 from querator.durable.replay import Sides, fits, is_named, mismatch, timer_missing
 from querator.model.executions import (
@@ -113,6 +114,7 @@ class ExecutionMachine:
         self.function = function
         self.code = ExecutionCode(identity, codec)
         self.code.record_patch = self._patched
+        self.code.record_production = self._produced
         self.is_parked = False
         self.is_closed = False
         """Whether the partition has the end, or has the activation back."""
@@ -208,6 +210,7 @@ class ExecutionMachine:
             raise
         code.is_replaying = False
         code.is_at_end = True
+        self._produce_now()
         if len(journal) > 1 or len(self._loop.timers) > RECORD_TIMERS_MAX:
             # It may be that an earlier worker has given them to the partition.
             give_timers(code, self._attempts)
@@ -302,7 +305,7 @@ class ExecutionMachine:
         outbox = self._outbox
         return (
             self.is_over
-            or bool(outbox.starts or outbox.cancels)
+            or bool(outbox.starts or outbox.cancels or outbox.has_items)
             or self._attempts.wait_for_records(outbox.acknowledged)
         )
 
@@ -362,6 +365,15 @@ class ExecutionMachine:
         self.code.published.clear()
         self.code.stuck = self.code.stuck or reason
 
+    def refused_items(self, number: int, queue: str, reason: str) -> None:
+        """The Record was not applied, because this queue does not take its items: the execution is
+        stuck. The other records go with the next Record. When the execution is retried, the code
+        produces the items again.
+        """
+        self._outbox.refused(number)
+        self._outbox.drop_items(queue)
+        self.code.stuck = self.code.stuck or reason
+
     # --- the end ---------------------------------------------------------------------------------
 
     def put_away(self) -> bool:
@@ -400,10 +412,10 @@ class ExecutionMachine:
                 self._seen = max(self._seen, record.index)
         else:
             code.published.clear()
-        if self._end is not None:
-            # Arrivals come at any time; a worker records nothing more.
-            if kind not in OUTCOMES and (kind < ARRIVAL or kind in _CALLS):
-                raise self._mismatch(record)
+        if kind == RecordKind.PRODUCED:
+            self._was_produced(record)
+        elif self._end is not None:
+            self._deliver_behind_end(record)
         elif kind == RecordKind.SIGNAL:
             code.signal(note.name, note.payload, CodeEvent(record.index, is_signal=True))
         elif kind == RecordKind.CANCEL:
@@ -412,6 +424,12 @@ class ExecutionMachine:
             raise self._mismatch(record)
         elif kind != RecordKind.TERMINATED:
             self._deliver_at_path(record)
+
+    def _deliver_behind_end(self, record: JournalRecord) -> None:
+        """Arrivals come at any time; a worker records nothing more."""
+        kind = record.note.kind
+        if kind not in OUTCOMES and (kind < ARRIVAL or kind in _CALLS):
+            raise self._mismatch(record)
 
     def _deliver_at_path(self, record: JournalRecord) -> None:
         note = record.note
@@ -439,6 +457,27 @@ class ExecutionMachine:
             operation.saw(event)
         else:
             self.code.give(operation, note, event)
+
+    def _produce_now(self) -> None:
+        """What the code has produced behind the end of the journal. The steps that it waits for may
+        have been called behind that: they begin when it is durable.
+        """
+        if not self.code.productions:
+            return
+        for production in self.code.productions.values():
+            self._produced(production)
+        self.code.productions.clear()
+        for operation in self.code.pending.values():
+            operation.begins_after = self.code.made
+
+    def _was_produced(self, record: JournalRecord) -> None:
+        """The code has produced these items before."""
+        production = self.code.productions.get(record.note.path)
+        if production is None or production.produced.queue != record.note.name:
+            raise self._mismatch(record)
+        del self.code.productions[record.note.path]
+        production.event.index = record.index
+        production.event.produced = None
 
     def _is_early(self, note: Note) -> bool:
         """Whether it is the value of a promise whose token was given away before a rewind: the code
@@ -596,6 +635,19 @@ class ExecutionMachine:
 
     def _patched(self, name: str, site: Site | None) -> None:
         self._record(RecordKind.PATCHED, patch_path(name), self._loop.now_ms, name=name, site=site)
+
+    def _produced(self, production: Production) -> None:
+        """The code has produced items: they go with this record."""
+        if self._records + self._outbox.waiting >= self._records_max:
+            self.code.stuck = f"the journal has {self._records_max} records, and is full"
+            return
+        note = Note(
+            kind=RecordKind.PRODUCED, path=production.path, name=production.produced.queue,
+            site=place_of(production.site), after=self._seen, at_ms=self._loop.now_ms,
+        )  # fmt: skip
+        self.code.made += 1
+        production.event.number = self.code.made
+        self._outbox.add_production(note, production.event)
 
     def _retry(self, operation: Operation, error: BaseException, now_ms: int) -> None:
         delay_ms = self._attempts.delay_ms(operation)

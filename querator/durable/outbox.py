@@ -6,12 +6,15 @@ from typing import NamedTuple
 
 from querator.durable.folds import CodeEvent, PendingFold
 from querator.durable.paths import Path
+from querator.durable.produced_items import ProducedItems
 from querator.durable.publishing import Pending, Publishing
 from querator.model.executions import ChildStart, Fold, GoOn, Note, Then, Timer
 from querator.model.limits import (
+    FOLLOW_UP_QUEUES_MAX,
     RECORD_BYTES_MAX,
     RECORD_CHILDREN_MAX,
     RECORD_FOLDS_MAX,
+    RECORD_ITEMS_MAX,
     RECORD_NOTES_MAX,
     RECORD_TIMERS_MAX,
 )
@@ -26,7 +29,8 @@ class Sending:
 
     `number` counts the Records under one lease from 1. `seen` is the last arrival that the code was
     given. `published` are keys with their new values. `children` start, and `cancels` are the paths
-    of the operations that have started those that are to be cancelled.
+    of the operations that have started those that are to be cancelled. `produced` are items, each
+    queue once.
     """
 
     number: int
@@ -37,6 +41,7 @@ class Sending:
     published: tuple[tuple[str, bytes], ...] = ()
     children: tuple[ChildStart, ...] = ()
     cancels: tuple[Path, ...] = ()
+    produced: tuple[ProducedItems, ...] = ()
     then: Then = field(default_factory=GoOn)
 
 
@@ -96,6 +101,15 @@ class RecordOutbox:
         event = CodeEvent(0, number)
         self._notes.append((note, event))
         return event
+
+    def add_production(self, note: Note, event: CodeEvent) -> None:
+        """The record of a call that has produced items, which go with it."""
+        self._notes.append((note, event))
+
+    @property
+    def has_items(self) -> bool:
+        """Whether items wait for a Record."""
+        return any(event.produced is not None for _, event in self._notes)
 
     def add_fold(self, fold: PendingFold) -> None:
         """Those of calls in it have nothing left to replace."""
@@ -162,6 +176,7 @@ class RecordOutbox:
             published=tuple({key: data for (_, key), data in published.items()}.items()),
             children=tuple(each.child for each in starts.values()),
             cancels=tuple(cancels),
+            produced=_by_queue(notes),
             then=then,
         )
         for timer in timers:
@@ -201,13 +216,20 @@ class RecordOutbox:
 
     def _take_notes(self) -> list[tuple[Note, CodeEvent]]:
         taken: list[tuple[Note, CodeEvent]] = []
-        size = 0
+        size = items = 0
+        queues: set[str] = set()
         while self._notes and len(taken) < RECORD_NOTES_MAX:
-            size += len(self._notes[0][0].payload) + _NOTE_BYTES
-            if taken and size > RECORD_BYTES_MAX // 2:
+            note, event = self._notes[0]
+            size += len(note.payload) + _NOTE_BYTES
+            if event.produced is not None:
+                size += len(event.produced.encoded)
+                items += len(event.produced.items)
+                queues.add(event.produced.queue)
+            is_full = items > RECORD_ITEMS_MAX or len(queues) > FOLLOW_UP_QUEUES_MAX
+            if taken and (is_full or size > RECORD_BYTES_MAX // 2):
                 break
             taken.append(self._notes.popleft())
-            taken[-1][1].is_sent = True
+            event.is_sent = True
         return taken
 
     def _take_folds(self) -> tuple[list[PendingFold], list[Fold]]:
@@ -254,8 +276,30 @@ class RecordOutbox:
         self._published.put_back(flight.published)
         return sending
 
+    def drop_items(self, queue: str) -> None:
+        """The records of items for this queue are not written: it does not take them."""
+        self._notes = deque(
+            (note, event)
+            for note, event in self._notes
+            if event.produced is None or event.produced.queue != queue
+        )
+
     def _flight(self, number: int) -> _InFlight:
         flight = self._in_flight
         if flight is None or flight.sending.number != number:
             raise ValueError(f"Record {number} is not in flight")
         return flight
+
+
+def _by_queue(notes: list[tuple[Note, CodeEvent]]) -> tuple[ProducedItems, ...]:
+    """The items that go with these notes, in their order for each queue."""
+    found: dict[str, ProducedItems] = {}
+    for _, event in notes:
+        if (one := event.produced) is not None:
+            before = found.get(one.queue)
+            if before is not None:
+                one = ProducedItems(
+                    one.queue, before.items + one.items, before.encoded + one.encoded
+                )
+            found[one.queue] = one
+    return tuple(found.values())

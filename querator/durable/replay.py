@@ -64,6 +64,8 @@ def _does(sides: Sides, path: Path, code: ExecutionCode) -> str:
     waiting += [each for path in code.loop.timers if (each := code.at(path)) is not None]
     found = code.at(path)
     operation = found or (waiting[0] if waiting else None)
+    if found is None and path in code.productions:
+        return f"{code.productions[path].in_words()}   {version}path {shown(path)}"
     if operation is None:
         return f"nothing that waits for an event   {version}".rstrip()
     where = "" if operation is found else "; nothing waits at the path of the record"

@@ -26,7 +26,11 @@ _MS: Final = timedelta(milliseconds=1)
 
 def now() -> datetime:
     """The time of the last event of the execution, in UTC: the same in each replay."""
-    return _EPOCH + context.any_code_or_raise("now").loop.now_ms * _MS
+    return instant_of(context.any_code_or_raise("now").loop.now_ms)
+
+
+def instant_of(at_ms: int) -> datetime:
+    return _EPOCH + at_ms * _MS
 
 
 def sleep(duration: timedelta | float) -> Coroutine[Any, Any, None]:

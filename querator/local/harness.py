@@ -17,6 +17,7 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from querator.client import Client
 from querator.client.executions import ExecutionCalls, KeyPolicyName
+from querator.client.values import Item
 from querator.durable import Codec, Durable, ExecutionHandle, Executions, Step
 from querator.durable.context import STEP
 from querator.durable.functions import checked_function
@@ -176,6 +177,12 @@ class Harness:
             raise ValueError(f"duration is {duration}; time does not go back")
         else:
             await self._pump(until_ms=self._queue.now_ms - -duration // timedelta(milliseconds=1))
+
+    def produced(self, queue: str) -> list[Item]:
+        """The items that executions have produced into a queue, in their order. Whether the queue
+        takes them is not checked.
+        """
+        return list(self._queue.produced.get(queue, ()))
 
     # --- crashes -----------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from querator.client.executions import (
     ReplayFacts,
     RewoundInfo,
 )
+from querator.client.values import Item
 from querator.durable.outbox import Sending
 from querator.model.commands import (
     Configure,
@@ -140,6 +141,8 @@ class MemoryQueue:
         self._index = 0
         self._requests = 0
         self._due_ms: int | None = None
+        self.produced: dict[str, list[Item]] = {}
+        """What executions have produced, by queue."""
         settings = PartitionSettings(
             namespace=NAMESPACE, queue=QUEUE, queue_id=1, partition=0, lease_timeout_ms=LEASE_MS,
             expire_timeout_ms=0, max_attempts=0, dedup_window_ms=0, items_max=0,
@@ -243,6 +246,9 @@ class MemoryQueue:
         )  # fmt: skip
         check_record(command)
         recorded: Recorded = self._apply(command, beside.data)
+        if not recorded.repeated:
+            for one in sending.produced:
+                self.produced.setdefault(one.queue, []).extend(one.items)
         return recorded.first_index
 
     # --- clients -------------------------------------------------------------------------------

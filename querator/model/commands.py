@@ -16,6 +16,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.execution_commands import ExecutionCommand, ExecutionResult
 from querator.model.item_options import NO_SLOT as NO_SLOT
 from querator.model.item_options import FlowNames as FlowNames
+from querator.model.item_options import FollowTarget as FollowTarget
 from querator.model.item_options import FollowUpFields
 from querator.model.item_options import ItemSpecial as ItemSpecial
 from querator.model.lease_limits import LeaseLimits
@@ -510,17 +511,6 @@ class FreeKeys(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=45):
     """
 
     items: tuple[tuple[int, int], ...]
-
-
-class FollowTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where the next `count` follow-ups of a command go: to this partition (`group` 0), or to a
-    partition with the `group`, of any queue.
-    """
-
-    queue: str
-    partition: int
-    group: int
-    count: int
 
 
 class Follow(msgspec.Struct, frozen=True, array_like=True, tag=50):

@@ -4,6 +4,7 @@ commands want them.
 
 import msgspec
 
+from querator.model.calls import FollowUpItems
 from querator.model.execution_commands import (
     Arrive,
     RecordProgress,
@@ -34,7 +35,9 @@ class RewindCall(msgspec.Struct, frozen=True):
 
 
 class ProgressCall(msgspec.Struct, frozen=True):
-    """`command` has the lease of `lease_id`, which also names the partition."""
+    """`command` has the lease of `lease_id`, which also names the partition. `produced` are items
+    that the service adds to it.
+    """
 
     namespace: str
     queue: str
@@ -42,6 +45,7 @@ class ProgressCall(msgspec.Struct, frozen=True):
     command: RecordProgress
     attachment: bytes
     timeout_ms: int
+    produced: tuple[FollowUpItems, ...] = ()
 
 
 class ArriveCall(msgspec.Struct, frozen=True):

@@ -37,6 +37,7 @@ from querator.model.executions import (
     check_then,
     check_time,
 )
+from querator.model.item_options import FollowTarget, ItemSpecial
 from querator.model.limits import (
     ERROR_CHARS_MAX,
     EXECUTION_ID_BYTES_MAX,
@@ -84,6 +85,15 @@ class StartExecution(msgspec.Struct, frozen=True, array_like=True, gc=False, tag
     request: bytes = b""
 
 
+class SentItems(msgspec.Struct, frozen=True, array_like=True):
+    """Items for other partitions. The fields are as in Follow."""
+
+    lengths: bytes
+    targets: tuple[FollowTarget, ...]
+    specials: tuple[ItemSpecial, ...] = ()
+    slots: bytes = b""
+
+
 class RecordProgress(msgspec.Struct, frozen=True, array_like=True, tag=61):
     """Appends `records` to the journal of `execution`, under the `lease` that holds its activation,
     the item `item`; carries out the folds and timers; and continues with `then`.
@@ -97,6 +107,9 @@ class RecordProgress(msgspec.Struct, frozen=True, array_like=True, tag=61):
     unless they have ended. A Record that starts children keeps the activation. `published` has the
     new values of some keys. `version` is that of the function with which the execution continues;
     empty: as before.
+
+    The items that the execution produces (`sent`) travel beside the command, behind the attachments
+    of `lengths`.
     """
 
     execution: int
@@ -114,6 +127,12 @@ class RecordProgress(msgspec.Struct, frozen=True, array_like=True, tag=61):
     cancels: tuple[bytes, ...] = ()
     published: tuple[Published, ...] = ()
     version: str = ""
+    sent: SentItems | None = None
+
+    @property
+    def items(self) -> int:
+        """How many items it produces."""
+        return 0 if self.sent is None else len(self.sent.lengths) >> 2
 
 
 class Arrive(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=62):

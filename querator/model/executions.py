@@ -95,6 +95,8 @@ class RecordKind(IntEnum):
     """The last record of a run: the exception that has left the function."""
     CANCELLED = 12
     """The last record of a run: the function has ended because it was cancelled."""
+    PRODUCED = 13
+    """The code has produced items, which were stored with this record; the name is their queue."""
 
     SIGNAL = 64
     """A message from outside; the name is that of the signal."""
@@ -134,7 +136,7 @@ WORKER_KINDS = frozenset(
     (
         RecordKind.STEP_DONE, RecordKind.STEP_FAILED, RecordKind.ATTEMPT_FAILED,
         RecordKind.STEP_BEGUN, RecordKind.TIMER_DONE, RecordKind.CALL_DONE, RecordKind.CALL_FAILED,
-        RecordKind.PATCHED,
+        RecordKind.PATCHED, RecordKind.PRODUCED,
     )
 )  # fmt: skip
 """Kinds of the records that a worker appends."""

@@ -35,6 +35,17 @@ class FollowUpFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     slot: int = NO_SLOT
 
 
+class FollowTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where the next `count` items of a command go that settles or records: to this partition
+    (`group` 0), or to a partition with the `group`, of any queue.
+    """
+
+    queue: str
+    partition: int
+    group: int
+    count: int
+
+
 class OnDuplicate(IntEnum):
     """What a new item does if another one has its dedup key: it is not stored, or it takes the
     place of the one that waits, or it does so and moves the start to its own `enqueue_at`.

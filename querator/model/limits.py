@@ -215,6 +215,7 @@ RECORD_FOLDS_MAX = 256
 RECORD_TIMERS_MAX = 256
 RECORD_CHILDREN_MAX = 256  # Children that one Record starts, and that it cancels.
 RECORD_BYTES_MAX = REQUEST_BYTES_MAX
+RECORD_ITEMS_MAX = REQUEST_ITEMS_MAX  # Items that one Record produces, for all queues together.
 # Records of a worker that are sent and not answered, of one execution: the partition remembers as
 # many answers.
 RECORDS_UNANSWERED_MAX = 8
@@ -229,6 +230,7 @@ EXECUTION_WAKES_MAX = 1_000  # What a parked execution waits for; each is looked
 EXECUTION_REFUSALS_MAX = 32  # Versions of one execution that do not fit: the last ones are known.
 PINS_LOOKED_MAX = 100  # Pins that one command names: those that wait longest.
 WORKER_FUNCTIONS_MAX = 1_000  # That a lease of activations names.
+EXECUTION_ITEMS_WAITING_MAX = 100_000  # Items of a partition's executions, not in their queues.
 EXECUTION_LAPSES_MAX = 10  # Leases in a row that lapse without a record; then it is STUCK.
 EXECUTION_FIRES_MAX = 500  # Timers that one command fires, and children that it cancels.
 EXECUTIONS_MAX = 10_000_000  # Per partition, with those that have ended and are kept.

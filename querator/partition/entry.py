@@ -3,12 +3,13 @@
     entry = version byte (1) · msgpack [now_ms, parts, commands]
 
 `commands` are arrays that start with their number (`model.commands`). Payload is not in the entry:
-the items of its Produce, Move, Stage, Follow and Fire commands are its attachments. `parts` holds
-the number of items of each attachment, and each attachment becomes one block. First come the blocks
-of all Produce commands of the entry, joined in order; then those of each other command. A command
-that fits into a block is never cut, so that a batch stays one segment. Each checkpoint of a
-SaveCheckpoints or Move, each result of an Answer, and each large payload of a command of executions
-is an attachment of its own, after the blocks of the command, and counts as one item.
+the items of its Produce, Move, Stage, Follow, Fire and RecordProgress commands are its attachments.
+`parts` holds the number of items of each attachment, and each attachment becomes one block. First
+come the blocks of all Produce commands of the entry, joined in order; then those of each other
+command. A command that fits into a block is never cut, so that a batch stays one segment. Each
+checkpoint of a SaveCheckpoints or Move, each result of an Answer, and each large payload of a
+command of executions is an attachment of its own, after the blocks of the command (those of a
+RecordProgress before its blocks), and counts as one item.
 
 Every later version must be able to read what a released version wrote. Golden bytes of every
 command are in the tests.
@@ -65,7 +66,14 @@ def pack(proposals: Sequence[Proposal], now_ms: int) -> Entry:
             moved.add_each(sizes, proposal.attachment[items_end:])
         elif type(proposal.command) in _EACH:
             lengths = proposal.command.lengths
-            moved.add_each(unpack(f"<{len(lengths) >> 2}I", lengths), proposal.attachment)
+            each = unpack(f"<{len(lengths) >> 2}I", lengths)
+            if isinstance(proposal.command, RecordProgress) and proposal.command.sent:
+                items_begin = sum(each)
+                moved.add_each(each, proposal.attachment[:items_begin])
+                moved.add(proposal.command.sent.lengths, proposal.attachment[items_begin:])
+                moved.close()
+            else:
+                moved.add_each(each, proposal.attachment)
     produced.close()
     body = Body(
         now_ms,

@@ -57,7 +57,9 @@ _PROMISES = frozenset((RecordKind.RESOLVED, RecordKind.REJECTED))
 def check_executions(
     txn: ReadTransaction, group: int, state: PartitionState, items: set[int], *, checksums: bool
 ) -> Iterator[str]:
-    """All violations. `items` are the sequences of all items of the partition."""
+    """All violations. `items` are the sequences of the items of the partition that do not
+    move away.
+    """
     counts = state.executions
     if counts is None:
         for table in (EXECUTIONS, ACTIVATIONS, RECORDS, EXECUTION_TIMES, PINS):

@@ -21,6 +21,7 @@ from querator.model.commands import (
     Refill,
     Refusal,
     Result,
+    ResumeMoves,
     Retry,
     SetBreaker,
 )
@@ -48,7 +49,7 @@ _ALLOWED: Final = frozenset(
     (
         Lease, Extend, Retry, Expire, Activate, HalfOpen, Refill, SetBreaker, Remind, FireTimers,
         LeasePinned,
-        MoveDone, MoveReturn, MoveElsewhere, ForgetGroups, RewindExecution,
+        MoveDone, MoveReturn, MoveElsewhere, ResumeMoves, ForgetGroups, RewindExecution,
     )
 )  # fmt: skip
 """Commands that a queue of executions carries out as every other one does."""
@@ -84,12 +85,13 @@ def taking(context: ApplyContext, command: Command, parts: Sequence[tuple[int, i
     ):
         drop_parts(context, parts)
         return unconfigured() if context.row is None else wrong_kind(context, command)
-    mine = parts_of(command.lengths, parts)
+    count = len(command.lengths) >> 2
+    mine = parts_of(command.lengths, parts[:count])
     match command:
         case StartExecution():
             return start(context, command, mine)
         case RecordProgress():
-            return record(context, command, mine)
+            return record(context, command, mine, parts[count:])
         case Arrive():
             return take(context, command, mine)
 

@@ -130,6 +130,7 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
             {
                 first + one
                 for (first, _), segment in segments.items()
+                if segment.state != RowState.MOVING
                 for one in masks.ordinals(segment.mask)
             }
             if state.executions is not None

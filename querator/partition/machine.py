@@ -321,9 +321,7 @@ def _carry_out(
     for place, command in enumerate(commands):
         if type(command) in _TAKING:
             assert isinstance(command, _Taking)
-            moved = len(command.lengths) >> 2
-            if isinstance(command, Move):
-                moved += len(command.checkpoints)
+            moved = _parts_items(command)
             mine: list[tuple[int, int]] = []
             while moved:
                 mine.append((part, parts[part]))
@@ -336,6 +334,16 @@ def _carry_out(
             results[place] = _one(context, command)
     assert part == len(parts), "every attachment belongs to a command"
     return tuple(results)
+
+
+def _parts_items(command: "_Taking") -> int:
+    """The number of items of all attachments of a command."""
+    count = len(command.lengths) >> 2
+    if isinstance(command, Move):
+        count += len(command.checkpoints)
+    elif isinstance(command, RecordProgress):
+        count += command.items
+    return count
 
 
 _Taking = (

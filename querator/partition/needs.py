@@ -8,7 +8,7 @@
              without end: Lease, LeasePinned, Retry, Redrive, Reschedule,
              Prioritize, opening readers, reserving for them, Begin
              and Prepare; SaveCheckpoints, and Answer; Record, unless
-             it closes
+             it closes, or produces items (it ADDS)
     FREES    all others: Complete, Reject, Cancel, Purge, Extend,     last
              DropLetters, Expire, the end of moves, batches and transactions, and
              settings
@@ -172,6 +172,7 @@ def _of_rows(
     if isinstance(command, PutRecurrence):
         return Need(Tier.ADDS, _SMALL_BYTES)
     rows = 16
+    items = 0
     tier = Tier.ADDS
     if isinstance(command, RecordProgress):
         rows += 4 * (len(command.records) + len(command.folds) + len(command.timers))
@@ -179,6 +180,9 @@ def _of_rows(
         tier = Tier.FREES if isinstance(command.then, Close | NewRun) else Tier.LEASES
         if isinstance(command.then, NewRun):
             rows += APPLY_SEGMENTS_MAX  # Of a journal that goes; its rows are next to each other.
+        if (sent := command.sent) is not None:
+            tier = Tier.ADDS
+            items = _of_sent(command.items, len(sent.specials) + len(sent.targets))
     elif isinstance(command, StartExecution):
         if command.policy == KeyPolicy.RESTART_CLOSED:
             rows += _AGAIN_ROWS
@@ -189,7 +193,8 @@ def _of_rows(
         ArriveKind.CANCEL, ArriveKind.TERMINATE, ArriveKind.RETRY,
     ):  # fmt: skip
         tier = Tier.FREES
-    return Need(tier, _SMALL_BYTES + 2 * _LEASE_BYTES + _BLOCK_BYTES + rows * 4 * ROW_BYTES)
+    bytes_ = _SMALL_BYTES + 2 * _LEASE_BYTES + _BLOCK_BYTES + rows * 4 * ROW_BYTES
+    return Need(tier, bytes_ + items)
 
 
 def with_flows(need: Need, command: Command) -> Need:
@@ -289,19 +294,18 @@ def _of_settle(
 
 
 def _of_follow(txn: ReadTransaction, group: int, command: Follow) -> int:
-    """Each item may be in a segment and a row of the outbox of its own, with what it needs at its
-    target.
-    """
     settle = command.settle
     retry = settle if isinstance(settle, Retry) else None
-    items = len(command.lengths) >> 2
     special = len(command.specials) + len(command.targets)
-    return (
-        _of_settle(txn, group, settle.leases, retry=retry)
-        + _BLOCK_BYTES
-        + items * _ITEM_BYTES
-        + special * 2 * _SPECIAL_BYTES
-    )
+    bytes_ = _of_settle(txn, group, settle.leases, retry=retry)
+    return bytes_ + _of_sent(len(command.lengths) >> 2, special)
+
+
+def _of_sent(items: int, special: int) -> int:
+    """Each item may be in a segment and a row of the outbox of its own, with what it needs at its
+    target. `special` counts those with attributes, and the targets.
+    """
+    return _BLOCK_BYTES + items * _ITEM_BYTES + special * 2 * _SPECIAL_BYTES
 
 
 def _of_saving(

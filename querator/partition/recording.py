@@ -9,6 +9,7 @@ A Record is judged, and then applied as a whole or not at all:
     a fold of what it may not remove                              INVALID_ARGUMENT
     too many records, bytes, timers, published values             JOURNAL_FULL, LIMIT_EXCEEDED
     a new run of what is cancelled, or has children               INVALID_ARGUMENT
+    items, when too many wait for their queues                    OVERLOADED
     park or close over an arrival that the code must be given     UNSEEN
     a worker ends a timer that the partition has                  INVALID_ARGUMENT, and it is STUCK
 
@@ -58,6 +59,7 @@ from querator.partition.execution_folds import (
     malformed,
     note_bytes,
 )
+from querator.partition.execution_items import refuse_items, send_items
 from querator.partition.execution_published import PublishedChange, judge_published, publish
 from querator.partition.execution_rows import (
     CANCELS,
@@ -95,20 +97,25 @@ _ENDS = {
 
 
 def record(
-    context: ApplyContext, command: RecordProgress, parts: Sequence[Part]
+    context: ApplyContext,
+    command: RecordProgress,
+    parts: Sequence[Part],
+    blocks: Sequence[tuple[int, int]],
 ) -> Recorded | Refusal:
-    """Applies a Record. `parts` are its attachments with their sizes."""
+    """Applies a Record. `parts` are its payloads with their sizes, and `blocks` the items that it
+    produces, with their numbers.
+    """
     row = load_execution(context, command.execution)
     result = _fenced(context, command, row)
     if result is not None:
-        drop_parts(context, parts)
+        drop_parts(context, (*parts, *blocks))
         return result
     assert row is not None
     defect = _ends_timer(context, command)
     if defect is not None:
         stick(context, row, defect.message)
         put_execution(context, command.execution, row)
-        drop_parts(context, parts)
+        drop_parts(context, (*parts, *blocks))
         return defect
     folds: list[Folding] = []
     changes: list[PublishedChange] = []
@@ -120,12 +127,14 @@ def record(
         or _bad_children(context, command)
         or refuse_new_run(context, command, row)
         or judge_published(context, command, row, changes)
+        or refuse_items(context, command)
         or _unseen(context, command, row)
     )
     if refusal is not None:
-        drop_parts(context, parts)
+        drop_parts(context, (*parts, *blocks))
         return refusal
     publish(context, command.execution, row, changes)
+    send_items(context, command, blocks)
     return _carry_out(context, command, row, folds, parts)
 
 

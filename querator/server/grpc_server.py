@@ -161,7 +161,7 @@ class GrpcServer:
             self._streams.handler("Browse", self._browse_stream)
         )
         transaction_handlers = self._unary(transaction_calls(self._queue_service, self._limits))
-        execution_handlers = self._unary(execution_calls(self._queue_service))
+        execution_handlers = self._unary(execution_calls(self._queue_service, self._limits))
         execution_handlers["ExecutionStream"] = self._stream(
             "ExecutionStream", self._execution_stream
         )
@@ -277,7 +277,7 @@ class GrpcServer:
         return ExecutionStream(
             context=context,
             request_id=request_id,
-            handlers=streamed_calls(self._queue_service),
+            handlers=streamed_calls(self._queue_service, self._limits),
             counts=self._calls.counts,
             messages=self.incoming.messages_of(context.peer()),
         )

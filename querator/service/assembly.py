@@ -208,6 +208,7 @@ def assemble(
             reads=reads,
             leasing=leasing,
             pinned=PinnedLeases(router, leasing, clock),
+            producing=producing,
             calls=settles,
             waits=ConnectionBudget("calls that wait for executions", calls_max=EXECUTION_WAITS_MAX),
         ),

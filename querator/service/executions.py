@@ -39,14 +39,16 @@ from querator.model.execution_calls import (
     StartReply,
     WaitExecutionsCall,
 )
-from querator.model.execution_commands import Arrived, Recorded, Rewound, Started
+from querator.model.execution_commands import Arrived, Recorded, Rewound, SentItems, Started
 from querator.model.executions import ArriveKind
 from querator.model.ids import GroupId, parse_lease_id
 from querator.model.queues import Queue, QueueKind
 from querator.model.routing import partition_of_key
 from querator.service.admission import ConnectionBudget
+from querator.service.follow_ups import plan_follow_ups
 from querator.service.lease.calls import LeaseService
 from querator.service.lease.pinned import LeasedActivations, PinnedLeases, of_run
+from querator.service.produce.calls import ProduceService
 from querator.service.reading import paging
 from querator.service.reading.queries import Queries
 from querator.service.routing.directory import QueueDirectory
@@ -73,6 +75,7 @@ class ExecutionService:
         reads: Queries,
         leasing: LeaseService,
         pinned: PinnedLeases,
+        producing: ProduceService,
         calls: ConnectionBudget,
         waits: ConnectionBudget,
     ) -> None:
@@ -84,6 +87,7 @@ class ExecutionService:
         self._reads = reads
         self._leasing = leasing
         self._pinned = pinned
+        self._producing = producing
         self._calls = calls
         self._waits = waits
 
@@ -113,8 +117,17 @@ class ExecutionService:
             )
         for nth, child in enumerate(call.command.children):
             _check_neighbour(queue, partition, child.id, field=f"children[{nth}].id")
+        command, attachment = call.command, call.attachment
+        if call.produced:
+            plan = await plan_follow_ups(
+                self._directory, self._producing, queue, partition, call.produced,
+                field="produced", undone="nothing was recorded",
+            )  # fmt: skip
+            sent = SentItems(plan.lengths, plan.targets, plan.specials, plan.slots)
+            command = msgspec.structs.replace(command, sent=sent)
+            attachment += plan.items
         recorded: Recorded = await self._propose(
-            queue, partition, call.command, call.attachment, call.timeout_ms
+            queue, partition, command, attachment, call.timeout_ms
         )
         return recorded
 

@@ -1,19 +1,20 @@
-"""Follow-ups of a settle: where each of them goes.
+"""Follow-ups of a settle, and items that an execution produces: where each of them goes.
 
 Items without a key stay in the partition of the settled items when they are for the same queue: the
 partition stores both in one entry, and nothing has to be moved. Those for another queue go to the
 partition that a produced item would go to. A key or dedup key decides as it does for produced
 items. A partition that is about to be closed takes no items, so its follow-ups go to others.
 
-The queues are looked up before anything is settled: a queue that does not exist is an error of the
-request. What happens when a queue is deleted later is said in `partition.follow_ups`.
+The queues are looked up before anything is settled or recorded: a queue that does not exist is an
+error of the request. What happens when a queue is deleted later is said in `partition.follow_ups`
+and `partition.execution_items`.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-from querator.model.calls import CompleteCall, FollowUpItems, ProduceCall, RetryCall
+from querator.model.calls import FollowUpItems, ProduceCall
 from querator.model.commands import NO_SLOT, Complete, Follow, FollowTarget, ItemSpecial, Retry
 from querator.model.errors import QueratorError
 from querator.model.queues import Queue, QueueKind
@@ -51,32 +52,34 @@ async def plan_follow_ups(
     producing: ProduceService,
     queue: Queue,
     partition: int,
-    call: CompleteCall | RetryCall,
+    groups: Sequence[FollowUpItems],
+    *,
+    field: str = "follow_ups",
+    undone: str = "nothing was settled",
 ) -> FollowUpPlan:
-    """The plan for a call that settles items in `partition` of `queue`. Raises QueratorError when
-    a queue of the follow-ups is not there.
+    """The plan for a call of `partition` of `queue` with items for other queues. Raises
+    QueratorError when one of these is not there: `field` has them, and `undone` says what the
+    refusal means.
     """
     parts: list[tuple[Queue, split.Part]] = []
-    for place, group in enumerate(call.follow_ups):
-        target = queue
-        if group.queue != queue.name:
-            try:
-                target = await directory.find(call.namespace, group.queue)
-            except QueratorError as error:
-                raise _of_target(place, error) from error
+    for place, group in enumerate(groups):
+        try:
+            target = queue
+            if group.queue != queue.name:
+                target = await directory.find(queue.namespace, group.queue)
             if target.settings.kind is QueueKind.EXECUTIONS:
-                raise _of_target(place, not_of_items(target))
+                raise not_of_items(target)
+        except QueratorError as error:
+            raise _of_target(f"{field}[{place}].queue", error, undone) from error
         home = partition if target.id == queue.id else -1
-        parts += [(target, part) for part in _parts(producing, target, home, call, group)]
+        parts += [(target, part) for part in _parts(producing, target, home, group)]
     return _joined(queue, partition, parts)
 
 
-def _of_target(place: int, error: QueratorError) -> QueratorError:
-    """The error of a queue, as one of the follow-ups number `place`."""
-    path = f"follow_ups[{place}].queue"
+def _of_target(path: str, error: QueratorError, undone: str) -> QueratorError:
     return QueratorError(
         error.code,
-        f"{path}: {error.message}; nothing was settled",
+        f"{path}: {error.message}; {undone}",
         field=path,
         limit=error.limit,
         value=error.value,
@@ -88,12 +91,11 @@ def _parts(
     producing: ProduceService,
     target: Queue,
     home: int,
-    call: CompleteCall | RetryCall,
     group: FollowUpItems,
 ) -> list[split.Part]:
     """The follow-ups by partition. `home` takes those without a key; -1: any partition."""
     produce = ProduceCall(
-        namespace=call.namespace,
+        namespace=target.namespace,
         queue=target.name,
         items=group.items,
         lengths=group.lengths,

@@ -421,7 +421,9 @@ class SettleService:
             partition, leases = shares[0].partition, tuple(shares[0].leases)
             settle_items = command_of(call)(leases)
             assert isinstance(settle_items, Complete | Retry)
-            plan = await plan_follow_ups(self._directory, self._producing, queue, partition, call)
+            plan = await plan_follow_ups(
+                self._directory, self._producing, queue, partition, call.follow_ups
+            )
             try:
                 result = await self._sent(queue, partition, plan, settle_items, deadline)
             except QueratorError as error:

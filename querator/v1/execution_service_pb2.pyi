@@ -55,6 +55,8 @@ class _RecordKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RecordKind
     """The last record: the exception that has left the function."""
     RECORD_KIND_CANCELLED: _RecordKind.ValueType  # 12
     """The last record: the function has ended because it was cancelled."""
+    RECORD_KIND_PRODUCED: _RecordKind.ValueType  # 13
+    """The code has produced items, which came with this record."""
     RECORD_KIND_SIGNAL: _RecordKind.ValueType  # 64
     """A message from outside."""
     RECORD_KIND_RESOLVED: _RecordKind.ValueType  # 65
@@ -115,6 +117,8 @@ RECORD_KIND_FAILED: RecordKind.ValueType  # 11
 """The last record: the exception that has left the function."""
 RECORD_KIND_CANCELLED: RecordKind.ValueType  # 12
 """The last record: the function has ended because it was cancelled."""
+RECORD_KIND_PRODUCED: RecordKind.ValueType  # 13
+"""The code has produced items, which came with this record."""
 RECORD_KIND_SIGNAL: RecordKind.ValueType  # 64
 """A message from outside."""
 RECORD_KIND_RESOLVED: RecordKind.ValueType  # 65
@@ -919,6 +923,7 @@ class RecordProgressRequest(_message.Message):
     CANCELS_FIELD_NUMBER: _builtins.int
     PUBLISHED_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    PRODUCED_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -985,6 +990,12 @@ class RecordProgressRequest(_message.Message):
     def published(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedValue]:
         """New published values, each key once. An execution has at most 64 keys; keys and values have 64 KiB together."""
 
+    @_builtins.property
+    def produced(self) -> _containers.RepeatedCompositeFieldContainer[_queue_service_pb2.FollowUps]:
+        """Items that the execution produces, by queue: they are stored with the records, of which at least one must say so,
+        and arrive in their queues a little later, each exactly once. At most 1,000 by default, in all queues together.
+        """
+
     def __init__(
         self,
         *,
@@ -1008,10 +1019,11 @@ class RecordProgressRequest(_message.Message):
         cancels: _abc.Iterable[_builtins.bytes] | None = ...,
         published: _abc.Iterable[Global___PublishedValue] | None = ...,
         version: _builtins.str = ...,
+        produced: _abc.Iterable[_queue_service_pb2.FollowUps] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "extend", b"extend", "give_back", b"give_back", "new_run", b"new_run", "park", b"park", "request_timeout", b"request_timeout", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "children", b"children", "close", b"close", "execution", b"execution", "extend", b"extend", "folds", b"folds", "give_back", b"give_back", "item", b"item", "lease_id", b"lease_id", "namespace", b"namespace", "new_run", b"new_run", "number", b"number", "park", b"park", "published", b"published", "queue", b"queue", "records", b"records", "request_timeout", b"request_timeout", "seen", b"seen", "then", b"then", "timers", b"timers", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "children", b"children", "close", b"close", "execution", b"execution", "extend", b"extend", "folds", b"folds", "give_back", b"give_back", "item", b"item", "lease_id", b"lease_id", "namespace", b"namespace", "new_run", b"new_run", "number", b"number", "park", b"park", "produced", b"produced", "published", b"published", "queue", b"queue", "records", b"records", "request_timeout", b"request_timeout", "seen", b"seen", "then", b"then", "timers", b"timers", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_then: _TypeAlias = _typing.Literal["park", "close", "give_back", "new_run"]  # noqa: Y015
     _WhichOneofArgType_then: _TypeAlias = _typing.Literal["then", b"then"]  # noqa: Y015

@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.model import limits
-from querator.model.calls import LeaseCall
+from querator.model.calls import FollowUpItems, LeaseCall
 from querator.model.errors import invalid, over_limit
 from querator.model.execution_calls import (
     ArriveCall,
@@ -67,7 +67,10 @@ from querator.model.executions import (
 from querator.model.ids import check_name, parse_lease_id
 from querator.v1 import execution_service_pb2 as v1
 from querator.wire import field_checks
+from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
 from querator.wire.lease import parse_partition
+from querator.wire.produce import check_request_bytes
+from querator.wire.settle import check_follow_ups
 
 NO_SECRET = bytes(limits.EXECUTION_SECRET_BYTES)
 """In the place of a secret that the service chooses."""
@@ -172,7 +175,9 @@ def _versions(message: v1.LeaseActivationsRequest) -> tuple[tuple[str, str], ...
     return tuple(sorted(versions.items()))
 
 
-def parse_progress(data: bytes) -> ProgressCall:
+def parse_progress(
+    data: bytes, *, now_ms: int, request_limits: RequestLimits = DEFAULT_LIMITS
+) -> ProgressCall:
     message = field_checks.parse_message(v1.RecordProgressRequest, data)
     _, _, lease = parse_lease_id(message.lease_id, field="lease_id")
     payloads = _Payloads()
@@ -208,12 +213,29 @@ def parse_progress(data: bytes) -> ProgressCall:
         version=message.version,
     )
     check_record(command)
+    namespace, queue = _queue(message)
     return ProgressCall(
-        *_queue(message),
+        namespace,
+        queue,
         message.lease_id,
         command,
         payloads.attachment,
         _timeout_ms(message.request_timeout),
+        _produced(message, queue, now_ms, request_limits),
+    )
+
+
+def _produced(
+    message: v1.RecordProgressRequest, queue: str, now_ms: int, request_limits: RequestLimits
+) -> tuple[FollowUpItems, ...]:
+    """The items that the execution produces. The journal has to say that they were produced."""
+    if not message.produced:
+        return ()
+    if not message.records:
+        raise invalid("produced", "must come with the record that says so")
+    check_request_bytes(message.ByteSize(), request_limits)
+    return check_follow_ups(
+        message.produced, queue, now_ms, request_limits, field="produced", what="an execution"
     )
 
 

@@ -134,16 +134,34 @@ def _follow_ups(
     if not message.follow_ups:
         return ()
     check_request_bytes(message.ByteSize(), request_limits)
-    if len(message.follow_ups) > limits.FOLLOW_UP_QUEUES_MAX:
+    return check_follow_ups(
+        message.follow_ups, own_queue, now_ms, request_limits,
+        field="follow_ups", what="a follow-up",
+    )  # fmt: skip
+
+
+def check_follow_ups(
+    parts: Sequence[queue_service_pb2.FollowUps],
+    own_queue: str,
+    now_ms: int,
+    request_limits: RequestLimits,
+    *,
+    field: str,
+    what: str,
+) -> tuple[FollowUpItems, ...]:
+    """The items of a request for `own_queue` and others; `field` has them, and each is `what`.
+    Raises INVALID_ARGUMENT or LIMIT_EXCEEDED.
+    """
+    if len(parts) > limits.FOLLOW_UP_QUEUES_MAX:
         most = limits.FOLLOW_UP_QUEUES_MAX
-        raise over_limit("follow_ups", value=len(message.follow_ups), limit=most, unit="queues")
-    count = sum(len(part.items) for part in message.follow_ups)
+        raise over_limit(field, value=len(parts), limit=most, unit="queues")
+    count = sum(len(part.items) for part in parts)
     if count > request_limits.request_items_max:
         most = request_limits.request_items_max
-        raise over_limit("follow_ups", value=count, limit=most, unit="items")
+        raise over_limit(field, value=count, limit=most, unit="items")
     found = []
-    for place, part in enumerate(message.follow_ups):
-        path = f"follow_ups[{place}]."
+    for place, part in enumerate(parts):
+        path = f"{field}[{place}]."
         queue = check_name(part.queue, field=f"{path}queue") if part.queue else own_queue
         # As protobuf writes it, the items are tagged and length-prefixed like those of a produce.
         data = part.SerializeToString()
@@ -152,20 +170,19 @@ def _follow_ups(
         except QueratorError as error:
             raise field_checks.within(path, error) from error
         if checked.takes_over:
-            raise _takes_over(path, checked.specials)
-        refuse_kept(checked.specials, path=f"{path}items[{{}}].", what="a follow-up")
+            raise _takes_over(path, checked.specials, what)
+        refuse_kept(checked.specials, path=f"{path}items[{{}}].", what=what)
         found.append(
             FollowUpItems(queue, checked.items, checked.lengths, checked.specials, checked.slots)
         )
     return tuple(found)
 
 
-def _takes_over(path: str, specials: tuple[ItemSpecial, ...]) -> QueratorError:
+def _takes_over(path: str, specials: tuple[ItemSpecial, ...], what: str) -> QueratorError:
     special = next(one for one in specials if one.on_duplicate is not OnDuplicate.KEEP)
     return invalid(
         f"{path}items[{special.ordinal}].on_duplicate",
-        f"{special.on_duplicate.name} is not possible for a follow-up: it does not replace other "
-        "items. Settle first, and produce",
+        f"{special.on_duplicate.name} is not possible for {what}: it does not replace other items",
         value=special.on_duplicate.name,
     )
 

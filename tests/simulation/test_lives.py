@@ -171,3 +171,21 @@ def test_what_is_open_and_unanswered():
     lives.signalled("f", "word:f!0", 1)
     lives.signalled("f", "word:f!1", -1)
     assert (lives.signals_of("f"), lives.accepted_words("f")) == (2, 1)
+
+
+def test_items_of_what_is_not_recorded_and_missing_ones_are_found():
+    possible: list[str] = []
+    lives = Lives(produced=possible.extend)
+    lives.starting("e", ("wait",))
+    for token in ("effect 1", "effect 2"):
+        lives.produces("e", token, f"item of {token}")
+    assert possible == ["item of effect 1", "item of effect 2"]
+    executions = {"e": Found(ExecutionState.COMPLETED, "", result=("effect 1",))}
+    assert list(lives.judge_items(executions, {"item of effect 1"})) == []
+    [missing] = lives.judge_items(executions, ())
+    assert "was not produced" in missing
+    [extra] = lives.judge_items(executions, {"item of effect 1", "item of effect 2"})
+    assert "its effect is not recorded" in extra
+    # Of one that was rewound, former runs have produced as well.
+    lives.changing("e")
+    assert list(lives.judge_items(executions, {"item of effect 2"})) == []

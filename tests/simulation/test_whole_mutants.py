@@ -108,6 +108,7 @@ QUICKLY_FOUND = [
     (mutants.lets_executions_sleep, EXECUTING),
     (mutants.lets_questions_sleep, EXECUTING),
     (mutants.overlooks_pins, EXECUTING),
+    (mutants.produces_again_in_replays, EXECUTING),
     (mutants.lets_old_copies_in, OLD_COPIES),
     (mutants.lets_old_copies_in, TWINS),
     (mutants.never_gives_up_targets, REMOVALS),
@@ -135,6 +136,7 @@ FOUND_LATER = [
     (mutants.records_without_leases, EXECUTING),
     (mutants.forgets_messages, EXECUTING),
     (mutants.loses_pins_that_lapse, EXECUTING),
+    (mutants.drops_items_of_executions, EXECUTING),
 ]
 """These take many seeds. `make slow-mutants` runs them; each feature has another one above."""
 

@@ -8,14 +8,18 @@ from querator.server.calls.grpc_calls import (
     Timed,
     TimedCall,
     answer_within_ms,
+    now_ms,
     waiting_within_deadline,
     within_deadline,
 )
 from querator.service.queue_service import QueueService
 from querator.wire import executions, settle
+from querator.wire.field_checks import RequestLimits
 
 
-def execution_calls(service: QueueService) -> Mapping[str, TimedCall]:
+def execution_calls(
+    service: QueueService, request_limits: RequestLimits
+) -> Mapping[str, TimedCall]:
     """A handler by the name of its method."""
 
     async def start(data: bytes, context: Timed) -> bytes:
@@ -27,7 +31,9 @@ def execution_calls(service: QueueService) -> Mapping[str, TimedCall]:
         return executions.encode_leased(await service.executions.lease(call))
 
     async def record(data: bytes, context: Timed) -> bytes:
-        call = within_deadline(executions.parse_progress(data), context)
+        call = within_deadline(
+            executions.parse_progress(data, now_ms=now_ms(), request_limits=request_limits), context
+        )
         return executions.encode_recorded(await service.executions.record(call))
 
     async def signal(data: bytes, context: Timed) -> bytes:
@@ -68,14 +74,14 @@ def execution_calls(service: QueueService) -> Mapping[str, TimedCall]:
     }
 
 
-def streamed_calls(service: QueueService) -> Mapping[str, TimedCall]:
+def streamed_calls(service: QueueService, request_limits: RequestLimits) -> Mapping[str, TimedCall]:
     """What may be called on an ExecutionStream."""
 
     async def extend(data: bytes, context: Timed) -> bytes:
         call = within_deadline(settle.parse_extend(data), context)
         return settle.encode_extended(await service.extend(call))
 
-    return {**execution_calls(service), "Extend": extend}
+    return {**execution_calls(service, request_limits), "Extend": extend}
 
 
 def _reads(service: QueueService) -> Mapping[str, TimedCall]:

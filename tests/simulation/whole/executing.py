@@ -25,6 +25,7 @@ from querator.durable import (
     continue_as_new,
     current,
     durable,
+    produce,
     promise,
     publish,
     receive,
@@ -37,6 +38,7 @@ from querator.durable import map as map_items
 from querator.durable import random as durable_random
 from querator.durable.arguments import encode_arguments
 from querator.durable.codec import Codec
+from querator.durable.context import code_here
 from querator.durable.promises import PromiseToken
 from querator.model.execution_calls import ExecutionView
 from querator.model.executions import ExecutionState, JournalRecord, RecordKind
@@ -48,6 +50,8 @@ from tests.simulation.whole.programs import NAMESPACE, Ground, Program
 from tests.simulation.whole.workers import SimulatedNodes, WorkerProcess
 
 QUEUE = "executions"
+MAIL = "executions.mail"
+"""The queue into which executions produce an item for each effect."""
 WORKERS = 2
 DURATIONS_S = (0.0, 0.0, 0.02, 0.3, 1.5)
 PAUSES_S = (0.3, 2.0, 5.0)
@@ -88,6 +92,10 @@ class World:
 
     def promised(self, token: str) -> None:
         self._lives.promised(current().execution_id, token)
+
+    def produces(self, token: str, item: str) -> None:
+        """The code produces an item for an effect, perhaps as it did before."""
+        self._lives.produces(current().execution_id, token, item)
 
     @property
     def now_s(self) -> float:
@@ -173,7 +181,13 @@ async def lived(parts: list[str], seen: list[str], *, is_newer: bool) -> list[st
 
 
 async def act(seen: list[str], label: str) -> None:
-    seen.append(await effect(label, list(seen)))
+    token = await effect(label, list(seen))
+    seen.append(token)
+    code = code_here()
+    assert code is not None
+    item = f"{code.identity.id}!{code.identity.run}!{token.replace(' ', '-')}"
+    _world().produces(token, item)
+    produce(MAIL, item)
 
 
 async def together(seen: list[str]) -> None:

@@ -65,6 +65,11 @@ class Ledger:
         """Items of which a complete was accepted."""
         return self._completed.keys()
 
+    @property
+    def gone_items(self) -> Collection[str]:
+        """Items that were completed, or may have been."""
+        return self._completed.keys() | self._perhaps_completed
+
     def cancelled(self, now_us: int, references: Iterable[str]) -> None:
         """The answer to a call says that these items are cancelled."""
         self._cancelled.update(dict.fromkeys(references, now_us))

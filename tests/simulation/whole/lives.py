@@ -12,12 +12,13 @@ the first resolution of a promise counts
 a published value that a client has read never goes back, unless clients rewind the execution, or
     start it again
 a timer does not fire early (with right clocks)
+an item for each effect of the result was produced, and none for other effects
 a failed or cancelled execution that began to reserve has released
 each execution ends
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from querator.model.executions import ExecutionState
@@ -68,6 +69,8 @@ class _Life:
     values: set[str] = field(default_factory=set)
     """Those with which clients have resolved promises."""
     published: int = 0
+    items: dict[str, set[str]] = field(default_factory=dict)
+    """Items that the code has produced in any replay, by the effect that they are for."""
     heard: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Ends, by the number of the run."""
     is_open: bool = True
@@ -76,10 +79,18 @@ class _Life:
 
 
 class Lives:
-    """`trusts_clocks`: whether no clock jumps. A leader whose clock jumps lets leases lapse."""
+    """`produced` takes items that may have been produced.
 
-    def __init__(self, *, trusts_clocks: bool = True) -> None:
+    `trusts_clocks`: whether no clock jumps. A leader whose clock jumps lets leases lapse."""
+
+    def __init__(
+        self,
+        *,
+        trusts_clocks: bool = True,
+        produced: Callable[[Sequence[str]], None] = lambda items: None,
+    ) -> None:
         self._trusts_clocks = trusts_clocks
+        self._produced = produced
         self.has_versions = False
         """Whether code is changed. What older code has not recorded has another past."""
         self.found: list[str] = []
@@ -198,6 +209,10 @@ class Lives:
         if "/" not in name:
             life.begun.append(begun)
 
+    def produces(self, name: str, token: str, item: str) -> None:
+        self._produced((item,))
+        self._lives[name].items.setdefault(token, set()).add(item)
+
     def slept(self, name: str, seconds: float, took: float) -> None:
         """A durable timer of `seconds` has fired after `took`."""
         if self._trusts_clocks and took < seconds - EARLY_S:
@@ -225,6 +240,19 @@ class Lives:
         for name, found in executions.items():
             if not found.state.closed and "/" in name:
                 yield f"execution {name} has not ended: {found.state.name}"
+
+    def judge_items(self, executions: Mapping[str, Found], seen: Collection[str]) -> Iterable[str]:
+        """`seen`: the items that are there, or were completed."""
+        for name, life in self._lives.items():
+            found = executions.get(name)
+            if found is None or found.state is not ExecutionState.COMPLETED or life.changes:
+                continue
+            for token, items in life.items.items():
+                there = [item for item in items if item in seen]
+                if token in found.result and not there:
+                    yield f"execution {name}: {items} was not produced"
+                elif token not in found.result and there:
+                    yield f"execution {name}: {there} is there, and its effect is not recorded"
 
     def _wrong(self, life: _Life, found: Found) -> Iterable[str]:
         if found.state is ExecutionState.COMPLETED:

@@ -11,7 +11,10 @@ import msgspec
 
 from querator.durable.activation_run import ActivationRun
 from querator.durable.attempts import Attempts
+from querator.durable.folds import CodeEvent
 from querator.durable.kept_leases import KeptLease
+from querator.durable.machine import ExecutionMachine
+from querator.durable.producing import Production
 from querator.model.commands import (
     Configure,
     Done,
@@ -25,6 +28,8 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.event_calls import EventKind
+from querator.model.execution_commands import RecordProgress
+from querator.model.executions import Close
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import (
     breaker,
@@ -56,6 +61,7 @@ from querator.partition import (
 )
 from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import send
+from querator.partition.execution_items import send_items
 from querator.partition.flow_choice import _Chooser
 from querator.partition.flow_rows import FlowRow
 from querator.partition.flows import ROOT, Flows
@@ -759,6 +765,32 @@ def begins_effects_at_once() -> Any:
         return take_ready(self, now_ms, 1 << 30)
 
     return replaced(Attempts, "take_ready", ready)
+
+
+def produces_again_in_replays() -> Any:
+    """Code that runs again produces its items again."""
+    was_produced = ExecutionMachine._was_produced
+
+    def again(self: ExecutionMachine, record: Any) -> None:
+        production = self.code.productions[record.note.path]
+        was_produced(self, record)
+        event = CodeEvent(0)
+        event.produced = production.produced
+        self.code.productions[production.path] = Production(
+            production.path, production.produced, production.site, event
+        )
+
+    return replaced(ExecutionMachine, "_was_produced", again)
+
+
+def drops_items_of_executions() -> Any:
+    """What is produced with the last record of an execution is not stored."""
+
+    def send(context: ApplyContext, command: RecordProgress, blocks: Any) -> None:
+        if not isinstance(command.then, Close):
+            send_items(context, command, blocks)
+
+    return replaced(recording, "send_items", send)
 
 
 def records_without_leases() -> Any:

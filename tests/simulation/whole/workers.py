@@ -34,6 +34,7 @@ from querator.server.calls.execution_stream import CallerDeadline
 from querator.service import executions as service_executions
 from querator.v1 import execution_service_pb2, queue_service_pb2
 from querator.wire.errors import error_message
+from querator.wire.field_checks import DEFAULT_LIMITS
 from tests.simulation.mutants import replaced
 from tests.simulation.timeline import SECOND, Timeline
 from tests.simulation.whole.loop import RightClock, VirtualLoop
@@ -86,7 +87,9 @@ class SimulatedConnection:
         data = request.SerializeToString()
 
         def ask(core: NodeCore) -> Awaitable[bytes]:
-            return streamed_calls(core.service)[method](data, CallerDeadline(seconds))
+            return streamed_calls(core.service, DEFAULT_LIMITS)[method](
+                data, CallerDeadline(seconds)
+            )
 
         try:
             answer = await self._stub.call(self._node, ask, patience_s=seconds)

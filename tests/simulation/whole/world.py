@@ -143,7 +143,7 @@ WITHOUT_USUAL_PROGRAMS = frozenset(
         sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.QUEUE, grouping.DEAD, keying.QUEUE,
         keying.DEAD,
         runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE, limiting.QUEUE,
-        choosing.QUEUE, executing.QUEUE,
+        choosing.QUEUE, executing.QUEUE, executing.MAIL,
     )
 )  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
@@ -152,6 +152,7 @@ OPERATORS_SLOWER = 4
 DYING = (
     "w.dead", ranking.QUEUE, ranking.DEAD, sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.DEAD,
     keying.DEAD, runs.QUEUE, *chaining.QUEUES, executing.QUEUE,
+    executing.MAIL,
 )  # fmt: skip
 """Queues that take no probes: the checkers of their items know only their own programs."""
 CLOCK_FAULTS = frozenset(("step clock", "drift", "jump clock"))
@@ -167,7 +168,7 @@ WITHOUT_HISTORY = frozenset(
         ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD, tries.QUEUE, tries.DEAD,
         grouping.QUEUE, grouping.DEAD, keying.QUEUE, keying.DEAD,
         runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE, limiting.QUEUE,
-        choosing.QUEUE, executing.QUEUE,
+        choosing.QUEUE, executing.QUEUE, executing.MAIL,
     )
 )  # fmt: skip
 
@@ -199,7 +200,7 @@ def _names_of_queues(profile: WholeProfile) -> list[str]:
         (profile.breaking, (breaking.QUEUE,)),
         (profile.limiting, (limiting.QUEUE,)),
         (profile.choosing, (choosing.QUEUE,)),
-        (profile.executing, (executing.QUEUE,)),
+        (profile.executing, (executing.MAIL, executing.QUEUE)),
     ):
         if there:
             names[:0] = first
@@ -281,7 +282,10 @@ class WholeWorld:
         self.plans, self.sweeps = Plans(), sweeping.Sweeps(self.ledger)
         self.pauses, self.feeds, self.choices = pausing.Pauses(), Feeds(), choosing.Choices()
         self.uniques = uniques.Uniques(self.ledger)
-        self.lives = Lives(trusts_clocks=CLOCK_FAULTS.isdisjoint(self.profile.faults))
+        self.lives = Lives(
+            trusts_clocks=CLOCK_FAULTS.isdisjoint(self.profile.faults),
+            produced=lambda items: self.ledger.produced(items, known=False),
+        )
         self.worker_processes: list[WorkerProcess] = []
         self._paces: deque[tuple[int, int, int]] = deque()
         """Instants of the last second, each with the number of commits until then."""
@@ -814,6 +818,7 @@ class WholeWorld:
         for number in range(2):
             self._add(executing.Starting, f"{queue}.p{number}", queue)
         self._add(executing.Failing, f"{queue}.failing", queue, slower=2)
+        self._add(Consuming, f"{executing.MAIL}.c0", executing.MAIL)
 
     def _executions_end(self) -> bool:
         """Whether all executions end in time."""
@@ -1108,6 +1113,7 @@ class WholeWorld:
             self.chains.judge(everywhere),
             self.uniques.judge(apart_ms),
             self.lives.judge(executions),
+            self.lives.judge_items(executions, everywhere.keys() | self.ledger.gone_items),
             self.pauses.found,
             self.feeds.found,
             self.choices.found,

@@ -284,7 +284,9 @@ class Family:
             records=sending.notes, folds=sending.folds, timers=sending.timers,
             children=sending.children, cancels=sending.cancels, then=sending.then,
         )  # fmt: skip
-        call = parse_progress(progress_request("default", "shop", report).SerializeToString())
+        call = parse_progress(
+            progress_request("default", "shop", report).SerializeToString(), now_ms=0
+        )
         return call.command, call.attachment
 
     def _drop(self, holder: Holder) -> None:

@@ -39,7 +39,13 @@ from tests.unit.durable.memory_partition import (
     Worker,
     replay,
 )
-from tests.unit.durable.random_programs import CODEC, Durably, Programs, published_of
+from tests.unit.durable.random_programs import (
+    CODEC,
+    Durably,
+    Programs,
+    check_produced,
+    published_of,
+)
 
 MUTANTS: Final = ("early", "without after", "unfenced", "late effects", "fold at the end")
 _CALLS: Final = {kind for kind, waits in WAITS_OF.items() if waits is WaitKind.CALL}
@@ -184,7 +190,7 @@ class FaultyRun:
         if not self.partition.folds:
             worker.machine.code.outbox.add_fold = _no_fold  # type: ignore[method-assign]
         holder = Holder(worker)
-        holder.given = [_told(each) for each in delivery_order(self.partition.journal)]
+        holder.given = _all_told(self.partition.journal)
         holder.note_calls()
         return holder
 
@@ -275,10 +281,11 @@ class FaultyRun:
         if end != close:
             raise Violation(f"the final journal replays to {end}, and not to {close}")
         self._check_published(close)
+        self._check_produced(close)
         if any(each.note.kind in _CALLS for each in journal):
             # The places of the steps of a call are gone with them.
             return
-        final = [_told(each) for each in delivery_order(journal)]
+        final = _all_told(journal)
         for effect, past in self._effects:
             if final[: len(past)] != list(past):
                 raise Violation(f"{effect.name} {effect.path.hex()} began without its past")
@@ -295,9 +302,23 @@ class FaultyRun:
         if seen and (last is None or msgspec.json.decode(last) != published_of(seen)):
             raise Violation("what was published last is not there")
 
+    def _check_produced(self, close: Close) -> None:
+        if close.outcome == RecordKind.COMPLETED:
+            try:
+                check_produced(self.partition.produced, msgspec.json.decode(close.payload))
+            except AssertionError as error:
+                raise Violation(f"items were not produced once each: {error}") from error
+
 
 def _no_fold(fold: PendingFold) -> None:
     """Journals keep all records, to compare the pasts of effects with."""
+
+
+def _all_told(journal: list[JournalRecord]) -> list[tuple[int, bytes, bytes]]:
+    """What the code is given. The records of what it has produced it is not given."""
+    return [
+        _told(each) for each in delivery_order(journal) if each.note.kind != RecordKind.PRODUCED
+    ]
 
 
 def _told(record: JournalRecord) -> tuple[int, bytes, bytes]:

@@ -65,6 +65,8 @@ class MemoryPartition:
     published: dict[str, bytes] = field(default_factory=dict)
     was_published: list[tuple[str, bytes]] = field(default_factory=list)
     """All that readers may have seen."""
+    produced: dict[str, list[str]] = field(default_factory=dict)
+    """Payloads of the items by queue, as texts."""
     state: str = "runnable"
     reason: str = ""
     end: Close | None = None
@@ -119,8 +121,7 @@ class MemoryPartition:
             if self.folds:
                 self._fold(fold)
         self._set_timers(sending)
-        self.published |= dict(sending.published)
-        self.was_published += sending.published
+        self._keep_outgoing(sending)
         match sending.then:
             case Park() as park:
                 self.state = "parked"
@@ -132,6 +133,14 @@ class MemoryPartition:
                 self.state = "stuck" if back.stuck else "pinned" if back.pinned else "runnable"
                 self.reason = back.reason
         return first
+
+    def _keep_outgoing(self, sending: Sending) -> None:
+        self.published |= dict(sending.published)
+        self.was_published += sending.published
+        for items in sending.produced:
+            self.produced.setdefault(items.queue, []).extend(
+                str(one.payload) for one in items.items
+            )
 
     def _set_timers(self, sending: Sending) -> None:
         for timer in sending.timers:

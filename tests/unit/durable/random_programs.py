@@ -8,6 +8,7 @@ virtual time. Both write into one list what they see, in the order in which they
 """
 
 import argparse
+import ast
 import asyncio
 import heapq
 import random
@@ -21,7 +22,7 @@ from functools import partial
 from typing import Any, Protocol
 from zlib import crc32
 
-from querator.durable import Retry, Step, call, durable, publish, receive, saga, step
+from querator.durable import Retry, Step, call, durable, produce, publish, receive, saga, step
 from querator.durable.codec import Codec
 from querator.durable.machine import living
 from querator.durable.operations import Effect
@@ -188,8 +189,20 @@ class Walk:
             self.see(node, "undone")
 
 
-class PublishingWalk(Walk):
-    """Publishes what it has seen, each time that it has seen something more."""
+class ProducingWalk(Walk):
+    """Produces an item for each thing that it has seen, into the queue `parts`."""
+
+    queue = "parts"
+
+    def see(self, node: Node, what: object) -> None:
+        super().see(node, what)
+        produce(self.queue, self.seen[-1])
+
+
+class PublishingWalk(ProducingWalk):
+    """Also publishes what it has seen, each time that it has seen something more."""
+
+    queue = "seen"
 
     def see(self, node: Node, what: object) -> None:
         super().see(node, what)
@@ -232,7 +245,7 @@ class Durably:
 
         @durable
         async def part(number: int) -> list[str]:
-            walk = Walk(self)
+            walk = ProducingWalk(self)
             await walk.run(self._parts[number])
             return walk.seen
 
@@ -439,9 +452,22 @@ def compare(seed: int, *, partition: MemoryPartition | None = None) -> tuple[int
     expected = plain_result(Programs(seed))
     result = run.result(CODEC)
     assert result == expected, (seed, result, expected)
+    check_produced(run.partition.produced, expected)
     end = replay(durably.main, run.partition.journal, codec=CODEC)
     assert result_of(end, CODEC) == result, seed
     return len(run.partition.journal), run.partition.folded
+
+
+def check_produced(produced: dict[str, list[str]], seen: list[str]) -> None:
+    """Everything that the program has seen was produced once; and what its calls have seen, whose
+    results it has seen.
+    """
+    assert produced.get("seen", []) == seen
+    parts = produced.get("parts", [])
+    assert len(parts) == len(set(parts)), "an item was produced twice"
+    for one in seen:
+        if one.startswith("call"):
+            assert set(ast.literal_eval(one.partition(":")[2])) <= set(parts)
 
 
 def replay_prefixes(seed: int) -> int:

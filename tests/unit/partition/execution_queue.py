@@ -13,6 +13,7 @@ from querator.model.execution_commands import (
     PinnedLease,
     Recorded,
     RecordProgress,
+    SentItems,
     Started,
     StartExecution,
     check_arrive,
@@ -29,6 +30,7 @@ from querator.model.executions import (
     encode_path,
     promise_mac,
 )
+from querator.model.item_options import FollowTarget, ItemSpecial
 from querator.model.queues import ExecutionSettings
 from querator.partition.execution_queries import (
     end_of,
@@ -122,14 +124,17 @@ class ExecutionQueue:
         return worker
 
     def record(self, worker: Worker, *records: Note, large: tuple[bytes, ...] = (),
-               number: int = 0, **changes: Any) -> Any:  # fmt: skip
-        """The next Record of a worker, unless it has a number."""
+               items: tuple[bytes, ...] = (), targets: tuple[FollowTarget, ...] = (),
+               specials: tuple[ItemSpecial, ...] = (), slots: bytes = b"", number: int = 0,
+               **changes: Any) -> Any:  # fmt: skip
+        """The next Record of a worker, unless it has a number. `items` are produced."""
+        sent = SentItems(_lengths(items), targets, specials, slots) if items else None
         command = RecordProgress(
             *worker, number or self.numbers.get(worker, 0) + 1, records=records,
-            lengths=_lengths(large), **changes,
+            lengths=_lengths(large), sent=sent, **changes,
         )  # fmt: skip
         check_record(command)
-        result = self.log.one(command, b"".join(large))
+        result = self.log.one(command, b"".join(large + items))
         if isinstance(result, Recorded):
             self.numbers[worker] = max(self.numbers.get(worker, 0), command.number)
         return result

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from querator.model.commands import Refusal
+from querator.model.commands import FollowTarget, MoveDone, Refusal
 from querator.model.execution_commands import Arrived, Recorded, RewindExecution, Rewound, Started
 from querator.model.executions import (
     ArriveKind,
@@ -47,6 +47,7 @@ from querator.partition import (
     executions,
     recording,
 )
+from querator.partition.execution_items import send_items
 from tests.unit.partition.execution_model import Entry, Model, Outcome, Run, Spawn
 from tests.unit.partition.execution_queue import (
     LEASE_MS,
@@ -56,7 +57,10 @@ from tests.unit.partition.execution_queue import (
     spawn,
 )
 from tests.unit.partition.partition_log import START_MS
+from tests.unit.partition.test_follow_ups import batch_of
 
+MAIL = 9
+"""The group of a queue of items."""
 NAMES = st.sampled_from(["a"] * 5 + ["b", "a/1"])
 AFTERS = st.sampled_from([0] * 8 + [1] * 4 + [2])
 ENDS = [ArriveKind.RETRY] * 4 + [ArriveKind.CANCEL, ArriveKind.TERMINATE]
@@ -126,6 +130,10 @@ class Comparison(RuleBasedStateMachine):
         self.instants = self.requests = 0
         self.paths = 0
         """How many operations have started children."""
+        self.made = self.carried = 0
+        """Items that Records have had, and those that have left the outbox."""
+        self.waiting: list[bytes] = []
+        """Items of Records that were applied, which have not left."""
 
     def instant(self, milliseconds: int) -> int:
         """An instant that no other timer has."""
@@ -233,6 +241,7 @@ class Comparison(RuleBasedStateMachine):
         odd=st.sampled_from([0] * 30 + [-1, -1, 1]),
         spawns=st.one_of(st.just([]), SPAWNS),
         cancels=st.sampled_from([0] * 5 + [1, 2]),
+        items=st.sampled_from([0] * 4 + [1, 3]),
     )
     def record(
         self,
@@ -243,6 +252,7 @@ class Comparison(RuleBasedStateMachine):
         odd: int,
         spawns: list[tuple[str, str, str, bool]],
         cancels: int,
+        items: int,
     ) -> None:
         worker, activation = self.worker(data)
         run = self.model.of_number(worker.execution)
@@ -275,6 +285,8 @@ class Comparison(RuleBasedStateMachine):
             worker.execution, worker.lease, activation, number, seen, given, folds, due, then,
             (started, ended), published,
         )  # fmt: skip
+        produced = tuple(b"%d" % (self.made + nth) for nth in range(items))
+        self.made += items
         result = self.queue.record(
             worker,
             *[Note(RecordKind[kind], encode_path(path), after=after)
@@ -296,6 +308,8 @@ class Comparison(RuleBasedStateMachine):
             ),
             cancels=tuple(encode_path(path) for path in ended),
             published=tuple(Published(*one) for one in published.items()),
+            items=produced,
+            targets=(FollowTarget("mail", 0, MAIL, items),) if items else (),
         )  # fmt: skip
         found: Outcome
         if isinstance(result, Refusal):
@@ -303,7 +317,23 @@ class Comparison(RuleBasedStateMachine):
         else:
             assert isinstance(result, Recorded)
             found = ("repeated" if result.repeated else "recorded", result.first_index)
+            self.waiting += () if result.repeated else produced
         assert found == expected
+
+    @precondition(lambda self: self.waiting)
+    @rule(count=st.integers(1, 3))
+    def carry(self, count: int) -> None:
+        """Items have arrived at their queue."""
+        count = min(count, len(self.waiting))
+        self.carried += count
+        self.queue.log.one(MoveDone(MAIL, self.carried))
+        del self.waiting[:count]
+
+    @invariant()
+    def items_wait_in_their_order(self) -> None:
+        batch = batch_of(self.queue.log, MAIL)
+        found = () if batch is None else batch.attachment
+        assert found == b"".join(self.waiting) or not (found or self.waiting)
 
     def children(self) -> list[Run]:
         """Children whose code can run."""
@@ -506,6 +536,18 @@ def unfenced(monkeypatch):
 
 
 @contextlib.contextmanager
+def producing_less(monkeypatch):
+    """Items go out only while the worker keeps the activation."""
+
+    def send(context, command, blocks):
+        if isinstance(command.then, GoOn):
+            send_items(context, command, blocks)
+
+    monkeypatch.setattr(recording, "send_items", send)
+    yield
+
+
+@contextlib.contextmanager
 def losing(monkeypatch):
     """An arrival is lost while the activation is leased."""
     arrive = executions.arrive
@@ -594,7 +636,8 @@ def waking_for_all(monkeypatch):
 
 
 MUTANTS = [
-    unfenced, losing, overlooking, outliving, refusing, forgetting, keeping_waits, beginning_twice,
+    unfenced, producing_less, losing, overlooking, outliving, refusing, forgetting, keeping_waits,
+    beginning_twice,
 ]  # fmt: skip
 OF_PINS = [handing_out, waking_for_all]
 

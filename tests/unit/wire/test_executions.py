@@ -8,6 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.model import limits
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.execution_calls import ProgressCall
 from querator.model.executions import (
     ArriveKind,
     ChildStart,
@@ -30,7 +31,12 @@ from querator.wire import executions
 
 LEASE = format_lease_id(GroupId(7), PartitionNumber(2), LeaseNumber(41))
 LARGE = b"x" * 1_025
+NOW_MS = 1_900_000_000_000
 STEP = v1.JournalRecord(kind=v1.RECORD_KIND_STEP_DONE, path=b"\x01")
+
+
+def parse_progress(data: bytes) -> ProgressCall:
+    return executions.parse_progress(data, now_ms=NOW_MS)
 
 
 def start(**fields: Any) -> bytes:
@@ -88,7 +94,7 @@ def test_a_start_arrives():
 
 def test_progress_arrives_with_its_payloads_in_order():
     folded = v1.JournalRecord(kind=v1.RECORD_KIND_CALL_DONE, path=b"\x02", payload=LARGE + b"2")
-    call = executions.parse_progress(
+    call = parse_progress(
         progress(
             seen=4,
             records=[
@@ -123,9 +129,7 @@ def test_children_arrive_with_their_arguments():
         path=b"\x05", id="a/2", function="ship", version="2", arguments=LARGE, detached=True,
         shielded=True, site="a.py:7",
     )  # fmt: skip
-    call = executions.parse_progress(
-        progress(records=[STEP], children=[CHILD, large], cancels=[b"\x03"])
-    )
+    call = parse_progress(progress(records=[STEP], children=[CHILD, large], cancels=[b"\x03"]))
     small, big = call.command.children
     assert (small.id, small.payload, small.place, small.detached) == ("a/1", b"17", 0, False)
     start_of_it = executions.parse_start(start(arguments=b"17")).command
@@ -153,7 +157,7 @@ def test_children_arrive_with_their_arguments():
     ],
 )
 def test_each_end_of_a_request_arrives(fields, then):
-    assert executions.parse_progress(progress(**fields)).command.then == then
+    assert parse_progress(progress(**fields)).command.then == then
 
 
 @pytest.mark.parametrize(
@@ -191,7 +195,7 @@ def test_each_end_of_a_request_arrives(fields, then):
     ],
 )
 def test_malformed_progress_is_refused(data, field):
-    assert refusal(executions.parse_progress, data).field == field
+    assert refusal(parse_progress, data).field == field
 
 
 def test_folds_beyond_every_journal_are_refused():
@@ -199,7 +203,7 @@ def test_folds_beyond_every_journal_are_refused():
     run = v1.Fold.Run(first=(1 << 64) - 9, count=5)
     for fold in (v1.Fold(index=(1 << 64) - 1, record=call),
                  v1.Fold(index=0, record=call, removed=[run])):  # fmt: skip
-        error = refusal(executions.parse_progress, progress(records=[call], folds=[fold]))
+        error = refusal(parse_progress, progress(records=[call], folds=[fold]))
         assert error.code is ErrorCode.INVALID_ARGUMENT
         assert error.field.startswith("folds[0].")
 
@@ -278,7 +282,7 @@ def test_a_wait_is_checked():
 
 def test_published_values_arrive():
     sent = [v1.PublishedValue(key="state", value=b"x"), v1.PublishedValue(key="n")]
-    command = executions.parse_progress(progress(published=sent)).command
+    command = parse_progress(progress(published=sent)).command
     assert command.published == (Published("state", b"x"), Published("n", b""))
     for values, field in (
         ([v1.PublishedValue(value=b"x")], "published[0].key"),
@@ -286,7 +290,7 @@ def test_published_values_arrive():
         ([v1.PublishedValue(key="a", value=bytes(65_536))], "published"),
         ([v1.PublishedValue(key=str(nth)) for nth in range(65)], "published"),
     ):
-        error = refusal(executions.parse_progress, progress(published=values))
+        error = refusal(parse_progress, progress(published=values))
         assert error.field == field
 
 
