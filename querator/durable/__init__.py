@@ -27,11 +27,11 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     mapping         `map`: a child for each of many items
     operations      what the code waits for
     outbox          what is on its way to the partition
+    outgoing_items  items on their way to a queue
     parking         when an execution may be parked, and what wakes it
     partition_clock  the time of partitions, which workers keep
     patches         changes of code that only some executions take
     paths           the places of operations in the tree of tasks
-    produced_items  items on their way to a queue
     producing       `produce`: items that leave with the record that says so
     promises        values that come from outside, and their tokens
     publishing      values for readers outside

@@ -36,7 +36,7 @@ from querator.model.limits import EXECUTION_CALLS_DEEP_MAX, PUT_AWAY_CALLS_MAX, 
 
 if TYPE_CHECKING:
     from querator.durable.functions import Durable, Step
-    from querator.durable.produced_items import ProducedItems
+    from querator.durable.outgoing_items import OutgoingItems
 
 _FAILURES = frozenset(
     (
@@ -322,7 +322,7 @@ class ExecutionCode:
         data = self.codec.encode(value, f"the value of {key}")
         self.stuck = self.stuck or self.published.add(key, data, self.made)
 
-    def produce(self, produced: "ProducedItems", site: Site) -> None:
+    def produce(self, produced: "OutgoingItems", site: Site) -> None:
         """See `producing`."""
         if self.loop.is_away:
             raise Evicted

@@ -17,7 +17,7 @@ from querator.durable.paths import Path
 from querator.model.executions import Fold, Note, RecordKind
 
 if TYPE_CHECKING:
-    from querator.durable.produced_items import ProducedItems
+    from querator.durable.outgoing_items import OutgoingItems
 
 
 class CodeEvent:
@@ -27,7 +27,7 @@ class CodeEvent:
 
     cause: "CodeEvent | None"
     """Of a record that the code has made: the event of the turn in which it did."""
-    produced: "ProducedItems | None"
+    produced: "OutgoingItems | None"
     """Items that go with the record."""
 
     def __init__(self, index: int, number: int = 0, *, is_signal: bool = False) -> None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from querator.durable.folds import CodeEvent, PendingFold
+from querator.durable.outgoing_items import OutgoingItems
 from querator.durable.paths import Path
-from querator.durable.produced_items import ProducedItems
 from querator.durable.publishing import Pending, Publishing
 from querator.model.executions import ChildStart, Fold, GoOn, Note, Then, Timer
 from querator.model.limits import (
@@ -41,7 +41,7 @@ class Sending:
     published: tuple[tuple[str, bytes], ...] = ()
     children: tuple[ChildStart, ...] = ()
     cancels: tuple[Path, ...] = ()
-    produced: tuple[ProducedItems, ...] = ()
+    produced: tuple[OutgoingItems, ...] = ()
     then: Then = field(default_factory=GoOn)
 
 
@@ -291,14 +291,14 @@ class RecordOutbox:
         return flight
 
 
-def _by_queue(notes: list[tuple[Note, CodeEvent]]) -> tuple[ProducedItems, ...]:
+def _by_queue(notes: list[tuple[Note, CodeEvent]]) -> tuple[OutgoingItems, ...]:
     """The items that go with these notes, in their order for each queue."""
-    found: dict[str, ProducedItems] = {}
+    found: dict[str, OutgoingItems] = {}
     for _, event in notes:
         if (one := event.produced) is not None:
             before = found.get(one.queue)
             if before is not None:
-                one = ProducedItems(
+                one = OutgoingItems(
                     one.queue, before.items + one.items, before.encoded + one.encoded
                 )
             found[one.queue] = one

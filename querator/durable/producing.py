@@ -21,8 +21,8 @@ from querator.durable import context
 from querator.durable.errors import ValueTooLarge
 from querator.durable.folds import CodeEvent
 from querator.durable.operations import Site, place_of, site_of
+from querator.durable.outgoing_items import OutgoingItems
 from querator.durable.paths import Path
-from querator.durable.produced_items import ProducedItems
 from querator.durable.waits import instant_of
 from querator.model.errors import QueratorError
 from querator.model.ids import check_name
@@ -40,7 +40,7 @@ class Production:
 
     __slots__ = ("event", "path", "produced", "site")
 
-    def __init__(self, path: Path, produced: ProducedItems, site: Site, event: CodeEvent) -> None:
+    def __init__(self, path: Path, produced: OutgoingItems, site: Site, event: CodeEvent) -> None:
         self.path = path
         self.produced = produced
         self.site = site
@@ -76,7 +76,7 @@ def produce(queue: str, *items: "AnyItem") -> None:
             f"produce was given items of {encoded.size} bytes, of at most {_BYTES_MAX}"
         )
     if items:
-        produced = ProducedItems(queue, whole, b"".join(encoded.pieces))
+        produced = OutgoingItems(queue, whole, b"".join(encoded.pieces))
         code.produce(produced, site_of(sys._getframe(1)))
 
 

@@ -24,6 +24,7 @@ elsewhere.
     execution_children    children: their starts and results
     execution_folds       folds: the result of a call replaces its records
     execution_invariants  a full check of executions
+    execution_items       items that executions produce
     execution_machine     the commands of a queue of executions
     execution_published   published values: what a Record changes of them
     execution_queries     reads of executions and their journals

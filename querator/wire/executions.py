@@ -215,13 +215,13 @@ def parse_progress(
     check_record(command)
     namespace, queue = _queue(message)
     return ProgressCall(
-        namespace,
-        queue,
-        message.lease_id,
-        command,
-        payloads.attachment,
-        _timeout_ms(message.request_timeout),
-        _produced(message, queue, now_ms, request_limits),
+        namespace=namespace,
+        queue=queue,
+        lease_id=message.lease_id,
+        command=command,
+        attachment=payloads.attachment,
+        timeout_ms=_timeout_ms(message.request_timeout),
+        produced=_produced(message, queue, now_ms, request_limits),
     )
 
 

@@ -5,7 +5,7 @@ import msgspec
 from querator.client.values import Item
 
 
-class ProducedItems(msgspec.Struct, frozen=True):
+class OutgoingItems(msgspec.Struct, frozen=True):
     """Items for one queue. `encoded` are the same, as the field of a message that has items."""
 
     queue: str
