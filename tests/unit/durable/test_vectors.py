@@ -15,6 +15,7 @@ MADE_ELSEWHERE = {
     RecordKind.CHILD_CANCELLED: "as CHILD_DONE",
     RecordKind.CHILD_TERMINATED: "as CHILD_DONE",
     RecordKind.CHILD_LOST: "as CHILD_DONE",
+    RecordKind.PRODUCED: "is not delivered, and a worker need not produce items",
 }
 """Kinds that no vector has, and why a worker that passes the vectors reads them right."""
 
