@@ -254,7 +254,7 @@ class ExecutionMachine:
 
     def ready(self, now_ms: int) -> list[Effect]:
         """The effects that may begin; each is returned once, and is then under way."""
-        if now_ms >= self._until_ms or self.is_over:
+        if now_ms >= self._until_ms or self.is_over or self._outbox.is_leaving:
             return []
         found = []
         for operation in self._attempts.take_ready(now_ms, self._outbox.acknowledged):

@@ -88,6 +88,12 @@ class RecordOutbox:
         return None if self._in_flight is None else self._in_flight.sending
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether a Record in flight ends the lease: another worker may have the execution."""
+        flight = self._in_flight
+        return flight is not None and not isinstance(flight.sending.then, GoOn)
+
+    @property
     def waiting(self) -> int:
         """Records that are not in the journal."""
         return len(self._notes) + (0 if self._in_flight is None else len(self._in_flight.notes))

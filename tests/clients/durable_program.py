@@ -3,6 +3,7 @@
 Its argument is a list of operations, and its result the list of what each has given:
 
     ["step", name, value, ms]          a step that returns the value, behind `ms` if there are any
+    ["reads", name, value]             a step that only reads
     ["fails", name, text]              a step that fails; gives the text
     ["flaky", name, failures, ms]      a step that fails so often first; gives the attempts
     ["once", name, value, ms]          a step that runs at most once; or gives "interrupted"
@@ -78,6 +79,10 @@ async def _step(name: str, value: Any, ms: int = 0, **options: Any) -> Any:
         return number if value is None else value
 
     return await Step(run, name=name, **options)()
+
+
+async def _reads(name: str, value: Any) -> Any:
+    return await _step(name, value, effects=False)
 
 
 async def _fails(name: str, text: str) -> str:
@@ -171,6 +176,7 @@ async def _again(operations: list[Any]) -> None:
 
 _OPERATIONS: Final[dict[str, Callable[..., Coroutine[Any, Any, Any]]]] = {
     "step": _step,
+    "reads": _reads,
     "fails": _fails,
     "flaky": _flaky,
     "once": _once,

@@ -19,6 +19,7 @@ from querator.durable.errors import NonDeterminism
 from querator.durable.functions import Step
 from querator.durable.machine import ExecutionMachine
 from querator.durable.operations import Operation, WaitKind, make_effect
+from querator.durable.outbox import Sending
 from querator.durable.patches import patch_path
 from querator.durable.paths import main_line, shown
 from querator.durable.promises import ExecutionIdentity, make_token
@@ -42,6 +43,7 @@ from tests.unit.durable.memory_partition import (
     START_MS,
     Happening,
     MemoryPartition,
+    Worker,
     run_straight,
 )
 
@@ -127,6 +129,30 @@ CHANGES: dict[str, tuple[str, list[Any]]] = {
         [["step", "a", 1], ["promise", "p"]],
     ),
 }  # fmt: skip
+
+
+BEGINS: dict[str, tuple[list[Any], str]] = {
+    "one after the other": ([["step", "a", 1], ["step", "b", 2]], "a sent acknowledged b"),
+    "a step that only reads": (
+        [["step", "a", 1], ["reads", "b", 2], ["step", "c", 3]],
+        "a sent b acknowledged sent acknowledged c",
+    ),
+    "in tasks": (
+        [["gather", [[["step", "a", 1], ["step", "c", 3]], [["step", "b", 2], ["step", "d", 4]]]]],
+        "a sent b acknowledged c sent acknowledged d",
+    ),
+    "at most once": (
+        [["once", "a", 1], ["step", "b", 2]],
+        "sent acknowledged a sent acknowledged b",
+    ),
+    "behind a signal": (
+        [["gather", [[["step", "a", 1]], [["receive", "s"], ["step", "b", 2]]]]],
+        "signal a sent b",
+    ),
+}
+"""Programs, and what happens in their worker: a step ends, a Record is sent, it is acknowledged,
+the signal `s` arrives.
+"""
 
 
 def journal_of(operations: list[Any], happens: list[tuple[int, Happening]]) -> list[JournalRecord]:
@@ -229,6 +255,42 @@ def changes() -> list[Vector]:
     return found
 
 
+def begins() -> list[Vector]:
+    found = []
+    for name, (operations, happens) in BEGINS.items():
+        payload = Codec().encode(((operations,), {}))
+        partition = MemoryPartition()
+        start = Note(kind=RecordKind.STARTED, name="program", at_ms=START_MS, payload=payload)
+        journal = [partition.arrive(start)]
+        worker = Worker(partition, PROGRAM)
+        begun = [[effect.name for effect in worker.begin()]]
+        sending: Sending | None = None
+        for event in happens.split():
+            if event == "sent":
+                sending = worker.machine.take()
+            elif event == "acknowledged":
+                assert sending is not None
+                first = partition.record(worker.lease, sending)
+                worker.machine.applied(sending.number, first)
+            elif event == "signal":
+                partition.signal("s", b"1")
+                worker.hear()
+            else:
+                [effect] = [each for each in worker.running.values() if each.name == event]
+                worker.finish(effect)
+            begun.append([effect.name for effect in worker.begin()])
+        assert worker.machine.put_away()
+        found.append(
+            {
+                "name": name,
+                "journal": [as_json(each) for each in journal],
+                "happens": happens.split(),
+                "begins": begun,
+            }
+        )
+    return found
+
+
 def paths() -> list[Vector]:
     elements = [(1,), (1, 3), (127,), (128,), (300, 1), (16_383, 16_384), (2**32 - 1,), (0, 0, 7)]
     return [
@@ -324,6 +386,7 @@ PARTS: dict[str, Callable[[], list[Any]]] = {
     "orders": orders,
     "replays": replays,
     "changes": changes,
+    "begins": begins,
 }
 
 

@@ -68,6 +68,22 @@ def test_an_effect_waits_for_the_record_before_it(working):
     assert names(worker.begin()) == ["two"]
 
 
+@durable
+async def effect_behind_a_signal() -> str:
+    return await effect(await receive("word", str))
+
+
+def test_no_effect_begins_while_a_park_has_no_answer(working):
+    """The partition may have applied it: then another worker has what has arrived since."""
+    worker = working(effect_behind_a_signal)
+    parking = worker.machine.take(should_park=True)
+    worker.partition.signal("word", b'"go"')
+    worker.hear()
+    assert worker.begin() == []
+    worker.machine.refused(parking.number)
+    assert names(worker.begin()) == ["go"]
+
+
 def test_reads_begin_at_once_and_share_a_record_with_what_follows(working):
     worker = working(reads_then_effect)
     for name in ("one", "two"):

@@ -42,3 +42,38 @@ func Replay(id Identity, name string, function Function, journal []*pb.JournalRe
 	}
 	return map[string]any{"end": outcome, "payload": string(end.Payload)}
 }
+
+// Begins says which steps begin at first, and behind each event: a step (by its name) has ended, a Record was `sent`,
+// or `acknowledged`, or the `signal` s has arrived.
+func Begins(id Identity, name string, function Function, start *pb.JournalRecord, happens []string) [][]string {
+	c, err := newCode(id, name, function, start)
+	if err != nil {
+		panic(err)
+	}
+	defer c.putAway()
+	_ = c.load([]*pb.JournalRecord{start}, function.Version, nil)
+	running, sent := map[string]*operation{}, &pb.RecordProgressRequest{}
+	begin := func() []string {
+		names := []string{}
+		for _, o := range c.takeReady(c.nowMs) {
+			names, running[o.name] = append(names, o.name), o
+		}
+		return names
+	}
+	found := [][]string{begin()}
+	for _, event := range happens {
+		switch event {
+		case "sent":
+			sent = &pb.RecordProgressRequest{}
+			c.take(sent)
+		case "acknowledged":
+			c.acknowledged += len(sent.Records)
+		case "signal":
+			c.arrive([]*pb.JournalRecord{{Index: start.Index + 1, Kind: signal, Name: "s", Payload: []byte("1")}})
+		default:
+			c.ended(running[event], running[event].attempt, []byte("1"), nil, c.nowMs)
+		}
+		found = append(found, begin())
+	}
+	return found
+}

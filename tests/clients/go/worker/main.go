@@ -86,8 +86,8 @@ func one(t *durable.Task, o operation) (any, error) {
 	name += os.Getenv("CHANGED")
 	ms := func(n int) time.Duration { return time.Duration(read[float64](o, n) * float64(time.Millisecond)) }
 	switch kind := read[string](o, 0); kind {
-	case "step", "once":
-		step := durable.Step{Name: name, AtMostOnce: kind == "once"}
+	case "step", "once", "reads":
+		step := durable.Step{Name: name, AtMostOnce: kind == "once", ReadsOnly: kind == "reads"}
 		value, err := durable.Do(t, step, func(a durable.Attempt) (json.RawMessage, error) {
 			number := begun(a)
 			select {

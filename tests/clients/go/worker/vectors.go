@@ -53,6 +53,12 @@ func vectors(file string) {
 			Gives   []json.RawMessage
 		}
 		Changes []replay
+		Begins  []struct {
+			Name    string
+			Journal []record
+			Happens []string
+			Begins  [][]string
+		}
 	}
 	data, err := os.ReadFile(file)
 	if err == nil {
@@ -124,25 +130,34 @@ func vectors(file string) {
 	for _, v := range given.Changes {
 		same(v.Name, replayed(first, v.Journal, v.Timers), plain(v.Gives))
 	}
+	for _, v := range given.Begins {
+		start := journalOf(v.Journal)[0]
+		same(v.Name, durable.Begins(first, "program", program, start, v.Happens), v.Begins)
+	}
 	fmt.Println(count)
 	if wrong > 0 {
 		os.Exit(1)
 	}
 }
 
-// replayed is what a replay gives, as plain JSON.
-func replayed(id durable.Identity, records []record, timers []string) any {
-	var journal []*pb.JournalRecord
+var program = durable.Function{Version: "go-1", Run: run}
+
+func journalOf(records []record) (journal []*pb.JournalRecord) {
 	for _, r := range records {
 		journal = append(journal, &pb.JournalRecord{Index: r.Index, After: r.After, Name: r.Name, AtMs: r.AtMs,
 			Kind: pb.RecordKind(pb.RecordKind_value["RECORD_KIND_"+r.Kind]), Path: []byte(bytesOf(r.Path)),
 			Payload: []byte(r.Payload)})
 	}
+	return journal
+}
+
+// replayed is what a replay gives, as plain JSON.
+func replayed(id durable.Identity, records []record, timers []string) any {
 	var paths [][]byte
 	for _, timer := range timers {
 		paths = append(paths, []byte(bytesOf(timer)))
 	}
-	found := durable.Replay(id, "program", durable.Function{Version: "go-1", Run: run}, journal, paths)
+	found := durable.Replay(id, "program", program, journalOf(records), paths)
 	data, _ := json.Marshal(found)
 	return plain(data)
 }
