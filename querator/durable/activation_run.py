@@ -356,7 +356,7 @@ class ActivationRun:
             queue = _refusing_queue(error, sending)
             if queue is not None:
                 LOG.error("%s is stuck: %s", self._title, error)
-                machine.refused_items(sending.number, queue, f"a Record was refused: {error}")
+                machine.refused_items(sending.number, queue, f"its items were refused: {error}")
                 return
             if isinstance(error, _LOST):
                 LOG.info("%s: a Record was refused: %s", self._title, error)

@@ -17,9 +17,11 @@ import msgspec
 import uuid_utils
 
 from querator import Client
-from querator.durable import Worker, current, durable, receive, sleep, step
+from querator.durable import Worker, current, durable, produce, receive, sleep, step
 
 LEDGER: list[Path] = []
+MAIL = "mail"
+"""The queue of the items."""
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -47,9 +49,16 @@ async def effect(_name: str) -> str:
     return one.result
 
 
+async def reported(name: str) -> str:
+    """An effect, and an item that has its number."""
+    result = await effect(name)
+    produce(MAIL, result)
+    return result
+
+
 @durable
 async def pair(name: str) -> list[str]:
-    return [await effect(f"{name}, first"), await effect(f"{name}, second")]
+    return [await reported(f"{name}, first"), await reported(f"{name}, second")]
 
 
 @durable
@@ -57,13 +66,13 @@ async def audited() -> list[str]:
     """All that a durable function may wait for: steps after and beside each other, a call, a timer
     for which it parks, a signal.
     """
-    results = [await effect("begin")]
-    results += await asyncio.gather(*(effect(f"beside {number}") for number in range(3)))
+    results = [await reported("begin")]
+    results += await asyncio.gather(*(reported(f"beside {number}") for number in range(3)))
     results += await pair("called")
     await sleep(timedelta(seconds=0.5))
-    results.append(await effect("after the timer"))
+    results.append(await reported("after the timer"))
     results.append(await receive("word", str))
-    results.append(await effect("end"))
+    results.append(await reported("end"))
     return results
 
 

@@ -26,6 +26,7 @@ from querator.durable import (
     call,
     current,
     durable,
+    produce,
     promise,
     publish,
     receive,
@@ -165,7 +166,15 @@ async def dozen(seconds: float) -> list[int]:
     return list(await asyncio.gather(*children))
 
 
-FUNCTIONS: list[Durable[..., Any]] = [checkout, pack, chain, publisher, dozen]
+@durable
+async def producer(queue: str) -> int:
+    """Produces after an effect."""
+    number = await work(1, 0)
+    produce(queue, f"after {number}")
+    return number
+
+
+FUNCTIONS: list[Durable[..., Any]] = [checkout, pack, chain, publisher, dozen, producer]
 
 
 async def main() -> None:

@@ -1,5 +1,5 @@
 """kill -9 of a worker and of the node, in turns, while 200 executions are open: all of them end,
-and no step runs again after its result was recorded.
+no step runs again after its result was recorded, and each of these has produced one item.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import pytest
 from querator import Client
 from querator.durable import Executions
 from tests.integration.conftest import TOLD
-from tests.integration.durable_ledger import Effect, audited, effects
+from tests.integration.durable_ledger import MAIL, Effect, audited, effects
 from tests.integration.processes import ServerProcess, server, verify
 
 KILLS = int(os.environ.get("KILLS", "3"))
@@ -88,6 +88,23 @@ class Lives:
             self.results[name] = await handle.result(timeout=WAIT)
 
 
+async def drained(client: Client) -> list[str]:
+    """What the executions have produced, when all of it has arrived."""
+    found: list[str] = []
+    while (await client.stats("shop")).total.moving:
+        await asyncio.sleep(0.05)
+    while leased := await client.lease(MAIL, max_items=1_000, wait=timedelta(seconds=0.2)):
+        found += [item.payload.decode() for item in leased]
+        await asyncio.gather(*(item.complete() for item in leased))
+    return found
+
+
+def check_items(results: dict[str, list[str]], items: list[str]) -> None:
+    """An item for each step that was recorded, and for no other one."""
+    steps = [value for values in results.values() for value in values if "word" not in value]
+    assert sorted(items) == sorted(steps), f"{len(items)} items of {len(steps)} steps"
+
+
 def check(results: dict[str, list[str]], ledger: list[Effect]) -> int:
     """The number of effects that were not recorded, because a kill came first."""
     attempts: dict[str, list[Effect]] = defaultdict(list)
@@ -117,6 +134,7 @@ async def test_kills_of_workers_and_of_the_node_repeat_no_recorded_step(
         server(tmp_path / "data") as node,
         Client(node.address, request_timeout=timedelta(seconds=30)) as client,
     ):
+        await client.create_queue(MAIL, partitions=2)
         await client.create_queue(
             "shop", kind="executions", partitions=4, lease_timeout=timedelta(seconds=3)
         )
@@ -135,9 +153,11 @@ async def test_kills_of_workers_and_of_the_node_repeat_no_recorded_step(
                 await node.kill()
                 await node.start()
             lives.enough.set()
+        items = await drained(client)
         await node.kill()
     await verify(node.data_dir)
     repeated = check(lives.results, effects(ledger))
+    check_items(lives.results, items)
     line = (
         f"{KILLS} kills of a worker and {KILLS} of the node: {len(lives.results)} executions of "
         f"{STEPS} steps ended, {repeated} effects came before their record, none after it"
@@ -155,3 +175,11 @@ def test_the_check_sees_a_step_that_runs_again():
         check(results, [*step, Effect("e/0", "again", 2.0)])
     with pytest.raises(AssertionError, match="0 results"):
         check({"life-0": [*results["life-0"][1:], "other"]}, step)
+
+
+def test_the_check_sees_items_that_are_missing_or_there_twice():
+    results = {"life-0": ["a", "b", "word of life-0"]}
+    check_items(results, ["b", "a"])
+    for wrong in (["a"], ["a", "b", "b"], ["a", "b", "c"]):
+        with pytest.raises(AssertionError, match="items of 2 steps"):
+            check_items(results, wrong)

@@ -48,6 +48,7 @@ from tests.integration.durable_shop import (
     chain,
     checkout,
     dozen,
+    producer,
     publisher,
     work,
 )
@@ -383,6 +384,25 @@ async def test_what_cannot_continue_is_stuck_with_the_reason(
         reason = await until_state(published, "stuck")
     with pytest.raises(TimeoutError, match="it is stuck: '64' would be published"):
         await published.result(timeout=timedelta(0))
+
+
+async def test_items_for_a_queue_that_is_not_there_wait_for_it(
+    client: Client, shop: Executions, ledger: Path
+):
+    name = f"{shop.queue}-mail"
+    async with working(client, shop):
+        handle = await shop.start(producer, name)
+        reason = await until_state(handle, "stuck")
+        assert reason.startswith("its items were refused: QUEUE_NOT_FOUND: produced[0].queue")
+        assert f"there is no queue {name} in namespace default" in reason
+        await client.create_queue(name)
+        assert await handle.retry()
+        assert await handle.result(timeout=WAIT) == 1
+        [item] = await client.lease(name, wait=WAIT)
+        assert item.payload == b"after 1"
+        await item.complete()
+        assert await client.lease(name) == []
+    assert len(effects(ledger)) == 1, "the step did not run again"
 
 
 async def test_published_values_are_read(client: Client, shop: Executions, ledger: Path):
