@@ -24,6 +24,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     loop            the event loop, driven event by event
     machine         an execution at work, without I/O: events in, effects and Records out
     mailboxes       signals that have arrived
+    marks           records of answers to the code, which are no events
     mapping         `map`: a child for each of many items
     operations      what the code waits for
     outbox          what is on its way to the partition

@@ -23,6 +23,7 @@ from querator.durable.errors import CodecError, DurableError, Evicted, NextRun, 
 from querator.durable.folds import CodeEvent, PendingFold, Scope, runs_of
 from querator.durable.loop import CodeTask, CodeTimer, Loop
 from querator.durable.mailboxes import Mailbox
+from querator.durable.marks import FULL, full_path, patch_path
 from querator.durable.operations import Operation, Site, WaitKind, place_of, site_of_task
 from querator.durable.outbox import RecordOutbox
 from querator.durable.paths import Path, TaskLine, main_line
@@ -84,10 +85,14 @@ class ExecutionCode:
         """Those that the journal has, or that were made here."""
         self.is_at_end = False
         """Whether all of the journal has been given."""
-        self.record_patch: Callable[[str, Site | None], None] = lambda name, site: None
         self.productions: dict[Path, Production] = {}
         """Those of a replay whose record has not been given."""
         self.record_production: Callable[[Production], None] = lambda production: None
+        self.full_marks: set[Path] = set()
+        """Those that the journal has."""
+        self.record_mark: Callable[[Path, str, Site | None], None] = lambda path, name, site: None
+        self.is_filling: Callable[[], bool] = lambda: False
+        """Whether the journal is over half of a limit."""
         self._unpatched: set[str] = set()
         self._turn_event: CodeEvent | None = None
         self._calls_while_away = 0
@@ -237,7 +242,7 @@ class ExecutionCode:
             raise TooDeep(f"the call of {function.name} is {scope.deep} deep, and at most "
                           f"{EXECUTION_CALLS_DEEP_MAX} are allowed")  # fmt: skip
         name = f"the result of {function.name}"
-        task.line = TaskLine(path, scope)
+        task.line = TaskLine(path, scope, is_full=line.is_full)
         value: Any = None
         error: Exception | None = None
         try:
@@ -347,8 +352,23 @@ class ExecutionCode:
             self._unpatched.add(name)
             return False
         self.patches.add(name)
-        self.record_patch(name, site)
+        self.record_mark(patch_path(name), name, site)
         return True
+
+    def is_full(self, site: Site | None) -> bool:
+        """See `Current.full`."""
+        if self.loop.is_away:
+            raise Evicted
+        line = self.line()
+        if line.is_full:
+            return True
+        line.full_reads += 1
+        path = full_path(line.path, line.full_reads)
+        line.is_full = path in self.full_marks
+        if not line.is_full and self.is_at_end and self.is_filling():
+            self.record_mark(path, FULL, site)
+            line.is_full = True
+        return line.is_full
 
     def line(self) -> TaskLine:
         """The line of the task that makes a call, also from its thread."""

@@ -3,13 +3,14 @@
 import asyncio
 import contextvars
 import logging
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from querator.durable import threads
 from querator.durable.errors import NotInExecution
 from querator.durable.loop import Loop
-from querator.durable.operations import Effect
+from querator.durable.operations import Effect, site_of
 
 if TYPE_CHECKING:
     from querator.durable.code import ExecutionCode
@@ -29,6 +30,17 @@ class Current:
     attempt: int = 0
     step_key: str = ""
     """The same for all attempts of a step, and no other step has it: an idempotency key."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the journal of the run is over half of a limit: it is time for `continue_as_new`.
+        In a durable function; raises NotInExecution in a step.
+
+        The answer is the same in each replay. Once a task, or a called function, has read True, it
+        stays so for it and for what it begins.
+        """
+        code = any_code_or_raise("current().full")
+        return code.is_full(site_of(sys._getframe(1)))
 
 
 def current() -> Current:

@@ -23,18 +23,22 @@ if TYPE_CHECKING:
 class CodeEvent:
     """Something that the code was given: a record of the journal, or one on its way there."""
 
-    __slots__ = ("cause", "index", "is_gone", "is_sent", "is_signal", "number", "produced")
+    __slots__ = ("cause", "index", "is_gone", "is_sent", "is_signal", "number", "produced", "size")
 
     cause: "CodeEvent | None"
     """Of a record that the code has made: the event of the turn in which it did."""
     produced: "OutgoingItems | None"
     """Items that go with the record."""
 
-    def __init__(self, index: int, number: int = 0, *, is_signal: bool = False) -> None:
+    def __init__(
+        self, index: int, number: int = 0, size: int = 0, *, is_signal: bool = False
+    ) -> None:
         self.index = index
         """Its place in the journal; 0 until that is known."""
         self.number = number
         """A record of this worker: which one, counted from 1 in this machine."""
+        self.size = size
+        """Bytes of its payload."""
         self.is_signal = is_signal
         self.is_sent = False
         self.is_gone = False
@@ -116,12 +120,17 @@ class PendingFold:
         )
         return Fold(place.index, note, runs_of(indexes))
 
-    def apply(self) -> int:
-        """The fold is in the journal; returns how many records are gone."""
-        gone = [event for event in self.events[:-1] if not event.is_gone]
+    def apply(self) -> tuple[int, int]:
+        """The fold is in the journal; returns how many records are gone, and by how many bytes of
+        payloads the journal is smaller.
+        """
+        *others, place = self.events
+        gone = [event for event in others if not event.is_gone]
         for event in gone:
             event.is_gone = True
-        return len(gone)
+        freed = sum(event.size for event in gone) + place.size - len(self.payload)
+        place.size = len(self.payload)
+        return len(gone), freed
 
 
 def runs_of(indexes: list[int]) -> tuple[tuple[int, int], ...]:

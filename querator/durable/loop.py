@@ -249,7 +249,7 @@ class Loop(asyncio.AbstractEventLoop):
         """`eager_start` of later Pythons is ignored: a task begins when its turn comes."""
         above = self.line()
         try:
-            line = TaskLine(above.next(), above.scope)
+            line = TaskLine(above.next(), above.scope, is_full=above.is_full)
         except DurableError:
             coro.close()
             raise

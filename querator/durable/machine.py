@@ -48,6 +48,7 @@ from querator.durable.errors import (
 from querator.durable.folds import CodeEvent
 from querator.durable.functions import Durable
 from querator.durable.logs import tell_once
+from querator.durable.marks import sorted_marks
 from querator.durable.operations import (
     WAITS_OF,
     Effect,
@@ -60,7 +61,6 @@ from querator.durable.operations import (
 )
 from querator.durable.outbox import Sending
 from querator.durable.parking import give_timers, is_idle, park
-from querator.durable.patches import patch_path
 from querator.durable.paths import Path
 from querator.durable.producing import Production
 from querator.durable.promises import ExecutionIdentity
@@ -81,6 +81,7 @@ from querator.model.executions import (
 )
 from querator.model.limits import (
     ERROR_CHARS_MAX,
+    JOURNAL_BYTES_MAX,
     JOURNAL_RECORDS_KEPT,
     JOURNAL_RECORDS_MAX,
     RECORD_TIMERS_MAX,
@@ -89,6 +90,8 @@ from querator.model.limits import (
 _STEP_DONE = int(RecordKind.STEP_DONE)
 _PATCHED = int(RecordKind.PATCHED)
 _CALLS = frozenset(kind for kind, waits in WAITS_OF.items() if waits is WaitKind.CALL)
+_RECORD_BYTES = 100
+"""What a record counts for the limit of bytes beside its payload, about."""
 _LIVING: dict[int, "ExecutionMachine"] = {}
 """Machines that are not put away. Tasks that wait must not be left to the collector of garbage:
 that may end the interpreter.
@@ -113,7 +116,8 @@ class ExecutionMachine:
     ) -> None:
         self.function = function
         self.code = ExecutionCode(identity, codec)
-        self.code.record_patch = self._patched
+        self.code.record_mark = self._marked
+        self.code.is_filling = self._is_filling
         self.code.record_production = self._produced
         self.is_parked = False
         self.is_closed = False
@@ -124,6 +128,8 @@ class ExecutionMachine:
         self._outbox = self.code.outbox
         self._records_max = records_max
         self._records = 0
+        self._size = 0
+        """Bytes of the payloads of the journal."""
         self._seen = 0
         self._until_ms = 0
         self._attempts = Attempts(self.code)
@@ -172,6 +178,7 @@ class ExecutionMachine:
         """
         self._ran_on = version
         self._records = len(journal)
+        self._size = sum(len(each.note.payload) for each in journal)
         records = delivery_order(journal)
         if not records or records[0].note.kind != RecordKind.STARTED:
             raise ValueError("a journal begins with the record of its start")
@@ -179,8 +186,9 @@ class ExecutionMachine:
         code.folded = {each.note.path for each in records if each.note.kind in _CALLS}
         # A signal that a folded call has consumed is gone, but was seen by what follows.
         self._seen = max(each.note.after for each in records)
-        code.patches = {each.note.name for each in records if each.note.kind == _PATCHED}
-        if code.patches:
+        marks = [each.note for each in records if each.note.kind == _PATCHED]
+        if marks:
+            code.patches, code.full_marks = sorted_marks(marks)
             # They are no events: the code asks for them.
             records = [each for each in records if each.note.kind != _PATCHED]
         # With a timer that is set, an earlier worker has decided already what comes next.
@@ -229,6 +237,7 @@ class ExecutionMachine:
         for record in records:
             if record.is_arrival and record.index > self._seen and not self.is_over:
                 self._records += 1
+                self._size += len(record.note.payload)
                 self._guarded(self._deliver, record)
 
     def tick(self, now_ms: int) -> None:
@@ -348,8 +357,9 @@ class ExecutionMachine:
 
     def applied(self, number: int, first_index: int) -> None:
         """The Record of this number is in the journal, its notes from `first_index` on."""
-        sending, gone = self._outbox.applied(number, first_index)
+        sending, gone, freed = self._outbox.applied(number, first_index)
         self._records += len(sending.notes) - gone
+        self._size += sum(len(note.payload) for note in sending.notes) - freed
         self.is_parked = isinstance(sending.then, Park)
         self.is_closed = isinstance(sending.then, Close | NewRun | GiveBack)
 
@@ -404,7 +414,7 @@ class ExecutionMachine:
             if operation is None or operation.step is None or not is_named(operation, note.name):
                 raise self._mismatch(record)
             code.published.clear()
-            code.give(operation, note, CodeEvent(record.index))
+            code.give(operation, note, CodeEvent(record.index, 0, len(note.payload)))
             return
         if kind >= ARRIVAL:
             if self._end is None:
@@ -417,7 +427,11 @@ class ExecutionMachine:
         elif self._end is not None:
             self._deliver_behind_end(record)
         elif kind == RecordKind.SIGNAL:
-            code.signal(note.name, note.payload, CodeEvent(record.index, is_signal=True))
+            code.signal(
+                note.name,
+                note.payload,
+                CodeEvent(record.index, 0, len(note.payload), is_signal=True),
+            )
         elif kind == RecordKind.CANCEL:
             self._cancel(note)
         elif kind in OUTCOMES:
@@ -434,7 +448,7 @@ class ExecutionMachine:
     def _deliver_at_path(self, record: JournalRecord) -> None:
         note = record.note
         operation = self.code.at(note.path)
-        event = CodeEvent(record.index)
+        event = CodeEvent(record.index, 0, len(note.payload))
         if note.kind == RecordKind.TIMER_FIRED:
             self._outbox.timers.pop(note.path, None)
         if note.kind == RecordKind.TIMER_FIRED and operation is None:
@@ -493,7 +507,8 @@ class ExecutionMachine:
             if path is None:
                 break
             record = self._early.pop(path)
-            self.code.give(self.code.promises[path], record.note, CodeEvent(record.index))
+            event = CodeEvent(record.index, 0, len(record.note.payload))
+            self.code.give(self.code.promises[path], record.note, event)
 
     def _check_timers(self, timers: Sequence[Path]) -> None:
         """Raises NonDeterminism if the code does not wait for a timer of the partition."""
@@ -633,8 +648,14 @@ class ExecutionMachine:
         self.code.made += 1
         return note, self._outbox.add(note, self.code.made)
 
-    def _patched(self, name: str, site: Site | None) -> None:
-        self._record(RecordKind.PATCHED, patch_path(name), self._loop.now_ms, name=name, site=site)
+    def _marked(self, path: Path, name: str, site: Site | None) -> None:
+        self._record(RecordKind.PATCHED, path, self._loop.now_ms, name=name, site=site)
+
+    def _is_filling(self) -> bool:
+        """Whether the journal is over half of a limit, with what is on its way there."""
+        records = self._records + self._outbox.waiting
+        size = self._size + self._outbox.waiting_size + records * _RECORD_BYTES
+        return records > self._records_max // 2 or size > JOURNAL_BYTES_MAX // 2
 
     def _produced(self, production: Production) -> None:
         """The code has produced items: they go with this record."""

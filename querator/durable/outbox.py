@@ -98,13 +98,19 @@ class RecordOutbox:
         """Records that are not in the journal."""
         return len(self._notes) + (0 if self._in_flight is None else len(self._in_flight.notes))
 
+    @property
+    def waiting_size(self) -> int:
+        """Bytes of the payloads of these records."""
+        flying = () if self._in_flight is None else self._in_flight.notes
+        return sum(event.size for _, event in (*flying, *self._notes))
+
     def leased(self) -> None:
         """A new lease numbers its Records from 1."""
         assert self._in_flight is None
         self._sent = 0
 
     def add(self, note: Note, number: int) -> CodeEvent:
-        event = CodeEvent(0, number)
+        event = CodeEvent(0, number, len(note.payload))
         self._notes.append((note, event))
         return event
 
@@ -145,6 +151,7 @@ class RecordOutbox:
                     kind=fold.kind, path=fold.path, name=fold.name, site=fold.site,
                     after=note.after, at_ms=note.at_ms, payload=fold.payload,
                 )  # fmt: skip
+                event.size = len(fold.payload)
             if not event.is_gone:
                 notes.append((note, event))
         self._notes = notes
@@ -251,16 +258,17 @@ class RecordOutbox:
         self.folds = kept
         return taken, made
 
-    def applied(self, number: int, first_index: int) -> tuple[Sending, int]:
+    def applied(self, number: int, first_index: int) -> tuple[Sending, int, int]:
         """The Record of this number is in the journal, its notes from `first_index` on. Returns it,
-        and how many records are gone by its folds.
+        how many records are gone by its folds, and how many bytes of payloads.
         """
         flight = self._flight(number)
         for offset, (_, event) in enumerate(flight.notes):
             event.index = first_index + offset
             self.acknowledged = event.number
         self._in_flight = None
-        return flight.sending, sum(fold.apply() for fold in flight.folds)
+        applied = [fold.apply() for fold in flight.folds]
+        return flight.sending, sum(gone for gone, _ in applied), sum(freed for _, freed in applied)
 
     def refused(self, number: int) -> Sending:
         """The Record of this number was not applied, because something has arrived. Its content is

@@ -1,17 +1,10 @@
 """Changes of code that only executions take which have not come there yet: `patched`."""
 
 import sys
-from hashlib import blake2b
-from typing import Final
 
 from querator.durable import context
 from querator.durable.operations import site_of
-from querator.durable.paths import Path
 from querator.durable.waits import checked
-from querator.model.executions import encode_path
-
-_PATCHES: Final = (0, 0)
-"""Patches are below it. Nothing else is: what no task has begun is below 0, numbered from 1."""
 
 
 def patched(name: str) -> bool:
@@ -24,9 +17,3 @@ def patched(name: str) -> bool:
     """
     code = context.any_code_or_raise("patched")
     return code.patch(checked(name, "the name of the patch"), site_of(sys._getframe(1)))
-
-
-def patch_path(name: str) -> Path:
-    """The path of the record of a patch: it follows from the name alone."""
-    number = int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big")
-    return encode_path((*_PATCHES, number))

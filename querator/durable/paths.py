@@ -30,13 +30,16 @@ _SHORT: Final = tuple(encode_path((number,)) for number in range(128))
 class TaskLine:
     """What one task, or one call in it, begins: the path above, and the last number used."""
 
-    __slots__ = ("_random", "count", "draws", "path", "scope")
+    __slots__ = ("_random", "count", "draws", "full_reads", "is_full", "path", "scope")
 
-    def __init__(self, path: Path, scope: "Scope | None") -> None:
+    def __init__(self, path: Path, scope: "Scope | None", *, is_full: bool = False) -> None:
         self.path = path
         self.scope = scope
         self.count = 0
         self.draws = 0
+        self.full_reads = 0
+        self.is_full = is_full
+        """Whether it, or the line that has begun it, has read that the journal is filling."""
         self._random: random.Random | None = None
 
     def next(self) -> Path:

@@ -88,7 +88,9 @@ class RecordKind(IntEnum):
     CALL_FAILED = 8
     """The exception of a called durable function whose records are gone."""
     PATCHED = 9
-    """The code has chosen the newer way; the name is that of the patch."""
+    """An answer to the code, which is no event: that it takes the newer way, by the name of the
+    patch; or that its journal is over half of a limit.
+    """
     COMPLETED = 10
     """The last record of a run: the result of the function."""
     FAILED = 11

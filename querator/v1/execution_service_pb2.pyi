@@ -48,7 +48,7 @@ class _RecordKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RecordKind
     RECORD_KIND_CALL_FAILED: _RecordKind.ValueType  # 8
     """The exception of a called durable function whose records are gone."""
     RECORD_KIND_PATCHED: _RecordKind.ValueType  # 9
-    """The code has chosen the newer way."""
+    """The code has chosen the newer way, or has read that its journal is over half of a limit."""
     RECORD_KIND_COMPLETED: _RecordKind.ValueType  # 10
     """The last record: the result of the function."""
     RECORD_KIND_FAILED: _RecordKind.ValueType  # 11
@@ -110,7 +110,7 @@ RECORD_KIND_CALL_DONE: RecordKind.ValueType  # 7
 RECORD_KIND_CALL_FAILED: RecordKind.ValueType  # 8
 """The exception of a called durable function whose records are gone."""
 RECORD_KIND_PATCHED: RecordKind.ValueType  # 9
-"""The code has chosen the newer way."""
+"""The code has chosen the newer way, or has read that its journal is over half of a limit."""
 RECORD_KIND_COMPLETED: RecordKind.ValueType  # 10
 """The last record: the result of the function."""
 RECORD_KIND_FAILED: RecordKind.ValueType  # 11

@@ -18,9 +18,9 @@ from querator.durable.codec import Codec
 from querator.durable.errors import NonDeterminism
 from querator.durable.functions import Step
 from querator.durable.machine import ExecutionMachine
+from querator.durable.marks import patch_path
 from querator.durable.operations import Operation, WaitKind, make_effect
 from querator.durable.outbox import Sending
-from querator.durable.patches import patch_path
 from querator.durable.paths import main_line, shown
 from querator.durable.promises import ExecutionIdentity, make_token
 from querator.durable.seeds import seed
