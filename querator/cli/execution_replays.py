@@ -4,6 +4,7 @@ A replay runs in a process of its own, which has another seed for the hashes of 
 code that depends on the order of a set is found. Nothing of an execution is run there.
 """
 
+import asyncio
 import contextlib
 import os
 import random
@@ -30,6 +31,8 @@ from querator.durable.worker import functions_by_name
 from querator.worker.loading import LoadError, load_exception
 
 _SEEDS_END: Final = 1 << 32
+_TOGETHER: Final = 8
+"""Executions that are read at the same time: a journal may have 16 MiB."""
 _SHOWN_MAX: Final = 100
 """Replays with a problem that are shown."""
 _CHILD: Final = "QUERATOR_REPLAY_HERE"
@@ -88,34 +91,57 @@ async def _export(
 ) -> tuple[int, int]:
     """How many were written, and how many could not be."""
     out = sys.stdout.buffer
-
-    async def listed() -> AsyncIterator[str]:
-        if ids:
-            for one in dict.fromkeys(ids):
-                yield one
-            return
-        async for info in executions.list(function=function, state=state):
-            yield info.id
-
     written = left = 0
-    async for execution_id in listed():
-        if limit is not None and written == limit:
-            break
+
+    async def export_one(execution_id: str) -> bytes | DurableError | None:
         try:
-            found = await executions.export(execution_id)
+            return (await executions.export(execution_id)).to_json()
         except ExecutionNotFound:
             if ids:
                 raise
             # Its retention has ended meanwhile.
-            continue
+            return None
         except DurableError as error:
-            left += 1
-            note(f"{error}.")
-            continue
-        out.write(found.to_json())
-        written += 1
+            return error
+
+    async def write(piece: list[str]) -> None:
+        nonlocal written, left
+        for found in await asyncio.gather(*map(export_one, piece)):
+            if isinstance(found, bytes):
+                out.write(found)
+                written += 1
+            elif found is not None:
+                note(f"{found}.")
+                left += 1
+
+    piece: list[str] = []
+    async for execution_id in _listed(executions, ids, function, state, limit):
+        piece.append(execution_id)
+        if len(piece) == _TOGETHER:
+            await write(piece)
+            piece = []
+    await write(piece)
     out.flush()
     return written, left
+
+
+async def _listed(
+    executions: Executions,
+    ids: tuple[str, ...],
+    function: str,
+    state: ExecutionStateName | None,
+    limit: int | None,
+) -> AsyncIterator[str]:
+    if ids:
+        for one in dict.fromkeys(ids):
+            yield one
+        return
+    count = 0
+    async for info in executions.list(function=function, state=state):
+        yield info.id
+        count += 1
+        if count == limit:
+            return
 
 
 @click.command(short_help="Replay exported executions with the code as it is.")

@@ -238,6 +238,9 @@ def test_each_execution_is_a_line(cluster: ScriptedCluster) -> None:
     assert [one.id, other.id] == ["a", "b"]
     assert (one.queue, one.run, one.origin_run, one.timers) == ("shop", 2, 1, (b"\x03",))
     assert len(one.records) == len(scripted_journal().records)
+    many = [f"e{nth}" for nth in range(20)]
+    shown = exported(cluster, "shop", *many)
+    assert [from_json(line).id for line in shown.stdout_bytes.splitlines()] == many
     shown = exported(cluster, "shop", "x", "y", "x")
     assert [from_json(line).id for line in shown.stdout_bytes.splitlines()] == ["x", "y"]
 

@@ -49,6 +49,7 @@ from tests.unit.durable.random_programs import (
 
 MUTANTS: Final = ("early", "without after", "unfenced", "late effects", "fold at the end")
 _CALLS: Final = {kind for kind, waits in WAITS_OF.items() if waits is WaitKind.CALL}
+_OF_THE_CODE: Final = (RecordKind.PRODUCED, RecordKind.PATCHED)
 _MOVES_MAX: Final = 6_000
 _DEATHS_MAX: Final = 6
 
@@ -237,7 +238,8 @@ class FaultyRun:
 
         def noted(note: Note, number: int) -> Any:
             holder.note_calls()
-            holder.given.append(_told_of(note))
+            if note.kind not in _OF_THE_CODE:
+                holder.given.append(_told_of(note))
             return add(note, number)
 
         outbox.add = noted  # type: ignore[method-assign]
@@ -315,10 +317,8 @@ def _no_fold(fold: PendingFold) -> None:
 
 
 def _all_told(journal: list[JournalRecord]) -> list[tuple[int, bytes, bytes]]:
-    """What the code is given. The records of what it has produced it is not given."""
-    return [
-        _told(each) for each in delivery_order(journal) if each.note.kind != RecordKind.PRODUCED
-    ]
+    """What the code is given. The records that it has made itself it is not given."""
+    return [_told(each) for each in delivery_order(journal) if each.note.kind not in _OF_THE_CODE]
 
 
 def _told(record: JournalRecord) -> tuple[int, bytes, bytes]:

@@ -15,6 +15,7 @@ from querator.durable import (
     continue_as_new,
     durable,
     patched,
+    produce,
     promise,
     publish,
     random,
@@ -222,6 +223,22 @@ async def test_later_runs_and_rewound_ones_replay() -> None:
     rewound = await handle.export()
     assert (rewound.run, rewound.origin_run) == (4, 3)
     assert replayed(rewound, counts).outcome == "fits"
+
+
+async def test_items_that_were_produced_are_compared() -> None:
+    @durable(name="mails")
+    async def mails() -> None:
+        produce("mail", "hello")
+        await receive("answer")
+
+    @durable(name="mails")
+    async def without() -> None:
+        await receive("answer")
+
+    exported = await parked(mails)
+    assert replayed(exported, mails).outcome == "fits"
+    found = replayed(exported, without)
+    assert (found.outcome, "produced mail" in found.journal) == ("differs", True)
 
 
 async def test_a_function_that_is_not_there_differs() -> None:

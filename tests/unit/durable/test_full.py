@@ -20,6 +20,8 @@ from querator.durable.marks import FULL, full_path, patch_path, sorted_marks
 from querator.local import Harness
 from querator.model.executions import JournalRecord, Note, RecordKind
 from querator.model.limits import JOURNAL_BYTES_MAX
+from tests.unit.durable import random_programs
+from tests.unit.durable.faulty_runs import many
 from tests.unit.durable.memory_partition import (
     IDENTITY,
     START_MS,
@@ -27,7 +29,7 @@ from tests.unit.durable.memory_partition import (
     replay,
     run_straight,
 )
-from tests.unit.durable.random_programs import CODEC, Durably, Node, Programs, PublishingWalk
+from tests.unit.durable.random_programs import CODEC, Node, ProducingWalk, PublishingWalk
 
 
 @step
@@ -293,30 +295,37 @@ async def test_a_loop_continues_as_new_whatever_crashes(monkeypatch: pytest.Monk
     assert (balance, runs > 2) == (15, True)
 
 
-class AskingWalk(PublishingWalk):
-    """Asks at each thing that it sees."""
+class ReadingPart(ProducingWalk):
+    """Reads it before each thing that it sees."""
 
     def see(self, node: Node, what: object) -> None:
-        super().see(node, f"{what} {current().full}")
+        super().see(Node("full", node.number, 0), current().full)
+        super().see(node, what)
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
-def test_random_programs_read_the_same_in_each_replay(
-    monkeypatch: pytest.MonkeyPatch, first: int
-) -> None:
+class ReadingWalk(ReadingPart, PublishingWalk):
+    """As ReadingPart, and publishes."""
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random programs read it, and journals fill early."""
     fills_behind(monkeypatch, 12)
-    monkeypatch.setattr("tests.unit.durable.random_programs.PublishingWalk", AskingWalk)
-    monkeypatch.setattr("tests.unit.durable.random_programs.Walk", AskingWalk)
-    told = 0
-    for seed in range(first, first + 20):
-        programs = Programs(seed)
-        world = Durably(programs)
-        happens = [
-            (at_ms, lambda partition, now, name=name, nth=nth: partition.signal(
-                name, str(nth).encode(), now))
-            for nth, (at_ms, name) in enumerate(programs.signals)
-        ]  # fmt: skip
-        run = run_straight(world.main, takes_ms=world.takes_ms, happens=happens, codec=CODEC)
-        told += any(one.endswith("True") for one in run.result())
-        assert replay(world.main, run.partition.journal, codec=CODEC) == run.partition.close
-    assert told > 5
+    monkeypatch.setattr(random_programs, "ProducingWalk", ReadingPart)
+    monkeypatch.setattr(random_programs, "PublishingWalk", ReadingWalk)
+
+
+@pytest.mark.usefixtures("reading")
+def test_random_programs_read_the_same_in_each_replay() -> None:
+    read = 0
+    for seed in range(60):
+        run, durably, _, _ = random_programs.run_durably(seed)
+        read += any(one.endswith("True") for one in run.result())
+        assert replay(durably.main, run.partition.journal, codec=CODEC) == run.partition.close
+    assert read > 15
+
+
+@pytest.mark.usefixtures("reading")
+def test_random_programs_read_the_same_when_workers_die() -> None:
+    tally = many(range(60))
+    assert tally.deaths > 150
