@@ -30,6 +30,10 @@ from tests.ports import keep_to_part
 
 keep_to_part("spark")
 
+# Also for the commands that tests run: each starts Spark for seconds, and took twice the processor
+# time to compile code that is used once.
+os.environ["SPARK_SUBMIT_OPTS"] = QUICK_JAVA
+
 T = TypeVar("T")
 WITHOUT_SESSION = (
     "test_chaos.py",
@@ -102,7 +106,6 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         .appName("querator tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
