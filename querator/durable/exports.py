@@ -32,6 +32,7 @@ LINE_BYTES_MAX: Final = 1 << 29
 """Of a line. A journal has up to 16 MiB, and a byte up to six characters."""
 _FORMAT: Final = 1
 _KINDS: Final = {kind.name.lower(): kind for kind in RecordKind}
+_NAMES: Final = {int(kind): name for name, kind in _KINDS.items()}
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
@@ -185,7 +186,7 @@ def _as_record(record: JournalRecord) -> _Record:
     except UnicodeDecodeError:
         text, encoded = "", note.payload
     return _Record(
-        index=record.index, kind=RecordKind(note.kind).name.lower(), path=_path_text(note.path),
+        index=record.index, kind=_NAMES.get(note.kind, str(note.kind)), path=_path_text(note.path),
         name=note.name, site=note.site, after=note.after, at_ms=note.at_ms, payload=text,
         payload_base64=encoded,
     )  # fmt: skip

@@ -252,7 +252,7 @@ class SetRules:
             case ast.Call(func=ast.Attribute(value=value, attr=attribute)):
                 return attribute in _MAKES_SETS and self.is_set(value, deep - 1)
             case ast.Call(func=called, args=args):
-                if self._resolve(called) not in (set, frozenset):
+                if not self._is_of(called, set, frozenset):
                     return False
                 return not (args and self._holds_tasks(args[0], deep - 1))
             case ast.Name(id=name) if name in self._bindings.names:
@@ -275,15 +275,19 @@ class SetRules:
     def _is_set_type(self, annotation: ast.expr) -> bool:
         match annotation:
             case ast.Subscript(value=value, slice=element):
-                return self._resolve(value) in (set, frozenset) and (
-                    self._resolve(element) not in (int, bool, float)
-                )
+                is_set = self._is_of(value, set, frozenset)
+                return is_set and not self._is_of(element, int, bool, float)
             case ast.Constant(value=str(text)):
                 try:
                     return self._is_set_type(ast.parse(text, mode="eval").body)
                 except SyntaxError:
                     return False
-        return self._resolve(annotation) in (set, frozenset)
+        return self._is_of(annotation, set, frozenset)
+
+    def _is_of(self, node: ast.expr, *kinds: type) -> bool:
+        """By identity: what a name stands for may be anything, and compare as it likes."""
+        value = self._resolve(node)
+        return any(value is kind for kind in kinds)
 
     def _holds_tasks(self, node: ast.expr, deep: int) -> bool:
         match node:

@@ -104,7 +104,7 @@ class Worker:
         if self._has_run:
             raise RuntimeError("a Worker runs once: make another one")
         self._has_run = True
-        tell_findings(await read_findings(self._functions.values()), strict=self._strict)
+        await self._check_functions()
         calls = self._client.executions
         leases = LeaseKeeper(calls, self._queue)
         executor = ThreadPoolExecutor(
@@ -132,6 +132,17 @@ class Worker:
                     task.cancel()
                 await asyncio.gather(keeping, *self._runs, return_exceptions=True)
                 executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _check_functions(self) -> None:
+        """Raises ValueError, if it is strict, for what lint finds."""
+        try:
+            findings = await read_findings(self._functions.values())
+        except Exception:  # A defect of the check must not keep executions from running.
+            if self._strict:
+                raise
+            LOG.exception("The functions of queue %s cannot be read by lint", self._queue)
+            return
+        tell_findings(findings, strict=self._strict)
 
     async def _take_activations(self, parts: RunParts, keeping: "asyncio.Task[None]") -> None:
         loop = asyncio.get_running_loop()

@@ -91,7 +91,7 @@ class Lives:
 async def drained(client: Client) -> list[str]:
     """What the executions have produced, when all of it has arrived."""
     found: list[str] = []
-    while (await client.stats("shop")).total.moving:
+    while (await client.stats("shop")).total.moving:  # noqa: ASYNC110 - of other processes.
         await asyncio.sleep(0.05)
     while leased := await client.lease(MAIL, max_items=1_000, wait=timedelta(seconds=0.2)):
         found += [item.payload.decode() for item in leased]

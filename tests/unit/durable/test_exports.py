@@ -273,6 +273,15 @@ async def test_bytes_of_another_codec_are_kept() -> None:
         assert from_json(kept.to_json()) == kept
 
 
+async def test_a_record_of_a_newer_server_is_named_when_it_is_read() -> None:
+    exported = await parked(checkout, "book")
+    start, done = exported.records
+    newer = msgspec.structs.replace(done, note=msgspec.structs.replace(done.note, kind=60))
+    line = msgspec.structs.replace(exported, records=(start, newer)).to_json()
+    with pytest.raises(ExportError, match=r"records\[1\]\.kind is '60', which is no kind"):
+        from_json(line)
+
+
 async def test_an_export_reads_again_what_has_changed_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -329,6 +329,43 @@ async def test_a_worker_says_once_what_is_found(
         await run(functions, strict=True)
 
 
+async def test_a_defect_of_lint_keeps_no_worker_from_running(
+    program: Callable[[str], ModuleType],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fails(functions: object) -> list[object]:
+        raise RecursionError
+
+    monkeypatch.setattr("querator.durable.worker.read_findings", fails)
+    functions = functions_of(program(ONE))
+    await run(functions)
+    assert "The functions of queue shop cannot be read by lint" in caplog.text
+    with pytest.raises(RecursionError):
+        await run(functions, strict=True)
+
+
+def test_what_a_name_stands_for_is_not_compared(program: Callable[[str], ModuleType]) -> None:
+    text = """
+from querator.durable import durable
+
+class Column:
+    def __eq__(self, other):
+        raise TypeError("columns make no truth")
+    __hash__ = None
+    def __call__(self):
+        return [self]
+
+COLUMN = Column()
+
+@durable
+async def f(value: COLUMN, other: "list[COLUMN]"):
+    for one in COLUMN():
+        COLUMN.name, list(COLUMN())
+"""
+    assert lint(functions_of(program(text))) == []
+
+
 async def run(functions: list[Durable[..., object]], **options: Any) -> None:
     """A worker that ends when it has nothing to do: its queue is that of no server."""
     async with Client("127.0.0.1:1", request_timeout=timedelta(milliseconds=1)) as client:
