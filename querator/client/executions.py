@@ -129,6 +129,15 @@ class ActivationGrant(msgspec.Struct, frozen=True, kw_only=True):
     origin_run: int
 
 
+class AtWork(NamedTuple):
+    """An execution that a worker has at work, and the last index of the journal that it knows."""
+
+    lease_id: str
+    item: int
+    execution: int
+    known: int
+
+
 class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker says of an execution whose activation it leases."""
 
@@ -434,6 +443,35 @@ class ExecutionCalls:
             one.id: (_info(one.execution), _record(one.end)) if one.HasField("end") else None
             for one in response.executions
         }
+
+    async def arrivals(
+        self, queue: str, known: Sequence[AtWork], *, seconds: float
+    ) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+        """What has happened to executions at work, as soon as something has: those for which
+        something has arrived, and those whose lease is lost, by lease and item. Nothing, if nothing
+        has in this time.
+        """
+        request = v1.WaitArrivalsRequest(
+            namespace=self.namespace,
+            queue=queue,
+            executions=[
+                v1.KnownJournal(
+                    lease_id=one.lease_id, item=one.item, execution=one.execution, index=one.known
+                )
+                for one in known
+            ],
+        )
+        request.wait_timeout.FromMilliseconds(int(seconds * 1000))
+        response = await self._nodes.call(
+            lambda node, left: node.call_execution("arrivals", request, left, waits=True),
+            seconds=seconds + self._nodes.request_timeout,
+            patience=seconds + ATTEMPT_SECONDS,
+            changes=False,
+        )
+        return (
+            [(one.lease_id, one.item) for one in response.arrived],
+            [(one.lease_id, one.item) for one in response.lost],
+        )
 
     async def published(
         self, queue: str, execution_id: str, key: str, *, after: int, seconds: float

@@ -4,6 +4,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
 
     activation_run  drives one machine: effects, Records, arrivals, under a lease
     arguments       the arguments of an execution as bytes
+    arrival_watch   what happens to executions at work, asked for by one call
     attempts        steps that are to begin, and waits before attempts
     children        executions that the code starts
     code            what the code of an execution calls, and what it waits for

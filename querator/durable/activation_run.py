@@ -24,11 +24,13 @@ from querator.client.errors import (
 )
 from querator.client.executions import (
     ActivationGrant,
+    AtWork,
     ExecutionCalls,
     ProgressAnswer,
     ProgressReport,
 )
 from querator.client.transport.backoff import Backoff
+from querator.durable.arrival_watch import ArrivalWatch
 from querator.durable.codec import Codec
 from querator.durable.effects import NOT_BEGUN, StepOutcome, carry_out
 from querator.durable.errors import NonDeterminism, TurnTooLong, Undecodable
@@ -68,6 +70,7 @@ class RunParts:
     """Steps that do not end although they were cancelled: kept, so that they can end."""
     times: defaultdict[int, PartitionClock]
     """By the number of the partition."""
+    watch: ArrivalWatch
 
 
 _Task = asyncio.Task[StepOutcome]
@@ -110,6 +113,8 @@ class ActivationRun:
         """Of the function, if the execution has run on another one."""
         self._has_thread = False
         """Whether a sync step was left alone: its thread cannot be ended."""
+        self.asked_from = 0.0
+        """As the watch of arrivals wants it."""
 
     def stop(self, grace_seconds: float) -> None:
         """Begins nothing more, lets what is under way end for a time, and gives back."""
@@ -156,9 +161,11 @@ class ActivationRun:
             return
         if function.version != grant.version:
             self._new_version = function.version
+        parts.watch.add(self)
         try:
             await self._drive(machine)
         finally:
+            parts.watch.remove(self)
             await self._end(machine)
 
     # --- the loop of a run -----------------------------------------------------------------------
@@ -239,6 +246,20 @@ class ActivationRun:
     def _was_extended(self) -> None:
         """The lease lasts longer, or is lost. What has arrived is looked for as often."""
         self._hears = True
+        self._wake.set()
+
+    @property
+    def at_work(self) -> AtWork:
+        grant = self._grant
+        return AtWork(grant.lease_id, grant.item, grant.execution, self._known)
+
+    def heard_of(self, *, is_lost: bool) -> None:
+        """Something has arrived, or the lease does not hold the activation any more."""
+        if not is_lost:
+            self._hears = True
+        elif self._sending is None:
+            # A Record that is in flight may have ended the lease itself; its answer says so.
+            self._is_lost = True
         self._wake.set()
 
     # --- effects ---------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from querator.client.executions import ActivationGrant, ExecutionCalls
 from querator.client.transport.backoff import Backoff
 from querator.client.typed import typed
 from querator.durable.activation_run import ActivationRun, RunParts
+from querator.durable.arrival_watch import ArrivalWatch
 from querator.durable.codec import Codec
 from querator.durable.fitting import versions_of
 from querator.durable.functions import Durable, Step
@@ -113,10 +114,12 @@ class Worker:
         parts = RunParts(
             calls, self._queue, self._functions, self._codec, leases=leases, executor=executor,
             strays=set(), times=defaultdict(PartitionClock),
+            watch=ArrivalWatch(calls, self._queue),
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         # Owned: cancelled and awaited below.
         keeping = loop.create_task(leases.keep())
+        watching = loop.create_task(parts.watch.watch())
         grace = self._grace_seconds
         try:
             await self._take_activations(parts, keeping)
@@ -127,10 +130,9 @@ class Worker:
             try:
                 await self._end(grace)
             finally:
-                keeping.cancel()
-                for task in self._runs:
+                for task in (keeping, watching, *self._runs):
                     task.cancel()
-                await asyncio.gather(keeping, *self._runs, return_exceptions=True)
+                await asyncio.gather(keeping, watching, *self._runs, return_exceptions=True)
                 executor.shutdown(wait=False, cancel_futures=True)
 
     async def _check_functions(self) -> None:

@@ -814,8 +814,8 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     events: int = 0
     """Grows with each event, and when events stop being kept; 0: none was ever recorded."""
     notices: int = 0
-    """Ends of executions, Records that changed published values, and executions that were pinned,
-    since the partition was made.
+    """Ends of executions, Records that changed published values, executions that were pinned, and
+    arrivals for those at work, since the partition was made.
     """
     ended_ids: tuple[str, ...] = ()
     """The last of these ends: those of the entry."""
@@ -823,6 +823,8 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     """The executions of the last of these Records: one for each Record of the entry."""
     pinned_functions: tuple[str, ...] = ()
     """The functions of the last of these pinned executions: those of the entry."""
+    arrived_numbers: tuple[int, ...] = ()
+    """The executions of the last of these arrivals."""
 
     @property
     def staying(self) -> int:

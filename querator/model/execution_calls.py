@@ -13,6 +13,7 @@ from querator.model.execution_commands import (
     StartExecution,
 )
 from querator.model.executions import ExecutionState, JournalRecord
+from querator.model.ids import GroupId, PartitionNumber
 
 
 class StartCall(msgspec.Struct, frozen=True):
@@ -197,6 +198,40 @@ class PinsPage(msgspec.Struct, frozen=True, array_like=True):
     """Pins that a worker may run. Empty: there are none."""
 
     pins: tuple[bytes, ...] = ()
+
+
+class KnownJournal(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An execution whose activation, the item `item`, a worker has under a lease, and the last
+    index of the journal that the worker knows.
+    """
+
+    execution: int
+    item: int
+    lease: int
+    index: int
+
+
+class NewsPage(msgspec.Struct, frozen=True, array_like=True):
+    """Executions for which something has arrived, and those whose leases hold them no more."""
+
+    arrived: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+
+
+class NewsCall(msgspec.Struct, frozen=True):
+    """`known` are by partition. `wait_ms` 0: does not wait."""
+
+    namespace: str
+    queue: str
+    known: dict[tuple[GroupId, PartitionNumber], tuple[KnownJournal, ...]]
+    wait_ms: int
+
+
+class News(msgspec.Struct, frozen=True):
+    """Executions as (lease, item), each of `NewsPage`."""
+
+    arrived: tuple[tuple[str, int], ...] = ()
+    lost: tuple[tuple[str, int], ...] = ()
 
 
 class ReadActivation(msgspec.Struct, frozen=True, array_like=True):

@@ -16,8 +16,22 @@ class ApplyContext:
     """
 
     __slots__ = (
-        "activations", "answered", "blocks", "ended_ids", "feed", "flows", "group", "index",
-        "log_first", "now_ms", "pinned_functions", "published_ids", "row", "state", "txn",
+        "activations",
+        "answered",
+        "arrived_numbers",
+        "blocks",
+        "ended_ids",
+        "feed",
+        "flows",
+        "group",
+        "index",
+        "log_first",
+        "now_ms",
+        "pinned_functions",
+        "published_ids",
+        "row",
+        "state",
+        "txn",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +59,10 @@ class ApplyContext:
         """Executions that have ended in this entry."""
         self.published_ids: list[str] = []
         """Executions whose published values have changed in this entry, once for each Record."""
+        self.arrived_numbers: list[int] = []
+        """Executions with an activation for which something has arrived in this entry, or which
+        have lost it to a call from outside; once for each time.
+        """
         self.pinned_functions: list[str] = []
         """The functions of executions that were pinned in this entry, once for each of them."""
         self.activations: list[tuple[int, int, int]] | None = None

@@ -51,6 +51,7 @@ from querator.partition.executions import (
     free,
     load_execution,
     move,
+    notify,
     of_another_run,
     put_execution,
     stored,
@@ -280,6 +281,8 @@ def _terminate(
         return Arrived(number, row.run, row.end_index, RecordKind.TERMINATED, repeated=True)
     if row.closed:
         return _closed(row)
+    if row.activation:
+        notify(context, number)
     index = append(context, number, row, _record_of(context, RecordKind.TERMINATED, command, parts))
     end(context, number, row, ExecutionEvent.TERMINATE)
     return Arrived(number, row.run, index, RecordKind.TERMINATED)

@@ -1,5 +1,7 @@
 """Reads of executions for other threads, in a view of the generation in use."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from querator.model.execution_calls import (
@@ -8,6 +10,8 @@ from querator.model.execution_calls import (
     ExecutionPage,
     ExecutionView,
     JournalPage,
+    KnownJournal,
+    NewsPage,
     PublishedPage,
     ReadValue,
 )
@@ -21,6 +25,8 @@ from querator.partition.execution_rows import (
     decode_wait,
     name_hash,
 )
+from querator.partition.rows import RowState
+from querator.partition.segments import find_item
 from querator.storage import attachments
 from querator.storage.attachments import AttachmentDamaged
 from querator.storage.environment import ReadTransaction
@@ -97,6 +103,28 @@ def ended_executions(
             break
         found.append(EndedExecution(execution_id, view, end))
     return EndedPage(tuple(found))
+
+
+def news_page(txn: ReadTransaction, group: int, known: Sequence[KnownJournal]) -> NewsPage:
+    """Those of the executions at work for which something has arrived behind what is known, and
+    those whose activation the lease does not hold any more.
+    """
+    arrived: list[int] = []
+    lost: list[int] = []
+    for one in known:
+        raw = EXECUTIONS.get(txn, group, one.execution)
+        row = None if raw is None else decode_execution(raw)
+        if row is None or not is_held(txn, group, one.item, one.lease):
+            lost.append(one.execution)
+        elif row.last_arrival > one.index:
+            arrived.append(one.execution)
+    return NewsPage(tuple(arrived), tuple(lost))
+
+
+def is_held(txn: ReadTransaction, group: int, item: int, lease: int) -> bool:
+    """Whether a lease holds an activation."""
+    found = find_item(txn, group, item)
+    return found is not None and (found[1].state, found[1].locator) == (RowState.LEASED, lease)
 
 
 def published_page(

@@ -63,6 +63,7 @@ from querator.partition.executions import (
     load_execution,
     mark_of,
     move,
+    notify,
     of_another_run,
     put_execution,
     put_time,
@@ -197,6 +198,7 @@ def _open_again(context: ApplyContext, number: int, row: ExecutionRow) -> None:
     """Whatever its state was, it has no activation and is open."""
     txn, group = context.txn, context.group
     if row.activation:
+        notify(context, number)
         drop_activation(context, row)
     if row.state == ExecutionState.PINNED:
         remove_pin(txn, group, row)

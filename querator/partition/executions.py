@@ -245,7 +245,15 @@ def arrive(context: ApplyContext, number: int, row: ExecutionRow, record: Record
             pin(context, number, row)
         else:
             activate(context, number, row)
+    elif row.activation:
+        notify(context, number)
     return index
+
+
+def notify(context: ApplyContext, number: int) -> None:
+    """Something has happened to an execution that a worker may have at work."""
+    counts_of(context).notices += 1
+    context.arrived_numbers.append(number)
 
 
 def mark_of(record: RecordRow) -> bytes:

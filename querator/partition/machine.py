@@ -278,6 +278,7 @@ class PartitionMachine:
             or context.ended_ids
             or context.published_ids
             or context.pinned_functions
+            or context.arrived_numbers
         ):
             effects = msgspec.structs.replace(
                 effects,
@@ -285,6 +286,7 @@ class PartitionMachine:
                 ended_ids=tuple(context.ended_ids),
                 published_ids=tuple(context.published_ids),
                 pinned_functions=tuple(context.pinned_functions),
+                arrived_numbers=tuple(context.arrived_numbers),
             )
         return Applied(results, effects, due_ms or None, early=early, prompt_ms=prompt_ms or None)
 

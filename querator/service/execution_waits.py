@@ -1,11 +1,12 @@
 """Questions about executions that wait at the leader of a partition. Nothing polls.
 
-A question waits for the end of one of its executions, for published values of one, or for pinned
-executions that a worker may run. If it finds nothing, it is parked. The effects of an entry name
-the executions that have ended or published in it, and the functions of those that were pinned, and
-the number of all such notices. If that number shows that the node has missed an entry, all
-questions of the partition look again. They look also when this node leads no more, and when the
-queue is being deleted: then the reading itself fails, and the error says why.
+A question waits for the end of one of its executions, for published values of one, for pinned
+executions that a worker may run, or for arrivals for some at work. If it finds nothing, it is
+parked. The effects of an entry name the executions that have ended or published in it, those at
+work for which something has arrived, and the functions of those that were pinned, and the number of
+all such notices. If that number shows that the node has missed an entry, all questions of the
+partition look again. They look also when this node leads no more, and when the queue is being
+deleted: then the reading itself fails, and the error says why.
 
 A question is parked before it reads, so that nothing falls between the two.
 """
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from querator.model.commands import PartitionEffects
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.execution_calls import EndedPage, PinsPage, PublishedPage
+from querator.model.execution_calls import EndedPage, NewsPage, PinsPage, PublishedPage
 from querator.model.ids import GroupId, QueueId
 from querator.model.limits import (
     EXECUTION_LOOK_MS_MAX,
@@ -27,11 +28,11 @@ from querator.model.limits import (
     REPLY_BYTES_DEFAULT,
 )
 from querator.model.queues import Queue, QueueState
-from querator.partition.execution_queries import ended_executions, published_page
+from querator.partition.execution_queries import ended_executions, news_page, published_page
 from querator.partition.pins import fitting_pins
 from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.answers import QueryAnswers
-from querator.service.routing.forwarder import EndedQuery, PinsQuery, PublishedQuery
+from querator.service.routing.forwarder import EndedQuery, NewsQuery, PinsQuery, PublishedQuery
 from querator.service.routing.outcomes import stopping_error
 from querator.service.routing.router import Router
 from querator.service.validate import gone
@@ -43,9 +44,11 @@ if TYPE_CHECKING:
     from querator.raft.host import Host
 
 T = TypeVar("T")
-_END, _VALUE, _PIN = 0, 1, 2
-_Thing = tuple[int, str]
-"""The end of an execution, a change of its published values, or a pin of a function."""
+_END, _VALUE, _PIN, _ARRIVAL = 0, 1, 2, 3
+_Thing = tuple[int, str | int]
+"""The end of an execution, a change of its published values, a pin of a function, or an arrival for
+the execution of a number.
+"""
 
 
 class _Question:
@@ -97,6 +100,7 @@ class ExecutionWaits:
         answers.register(self.ended, EndedQuery)
         answers.register(self.published, PublishedQuery)
         answers.register(self.pins, PinsQuery)
+        answers.register(self.news, NewsQuery)
 
     @property
     def awaited(self) -> int:
@@ -147,9 +151,22 @@ class ExecutionWaits:
         asked = _Question([(_PIN, function) for function in versions])
         return await self._wait(query, asked, look, lambda page: bool(page.pins))
 
+    async def news(self, query: NewsQuery) -> NewsPage:
+        """What has happened to executions at work, as soon as something has; nothing, if nothing
+        has in time. Raises QueratorError.
+        """
+
+        async def look() -> NewsPage:
+            await self._confirm(query.group)
+            with self._environment.snapshot() as txn:
+                return news_page(generations.view(txn, query.group), query.group, query.known)
+
+        asked = _Question([(_ARRIVAL, one.execution) for one in query.known])
+        return await self._wait(query, asked, look, lambda page: bool(page.arrived or page.lost))
+
     async def _wait(
         self,
-        query: EndedQuery | PublishedQuery | PinsQuery,
+        query: EndedQuery | PublishedQuery | PinsQuery | NewsQuery,
         asked: _Question,
         look: Callable[[], Awaitable[T]],
         is_final: Callable[[T], bool],
@@ -245,7 +262,8 @@ class ExecutionWaits:
         there = self._partitions.get(group)
         if there is None or effects.notices <= there.notices:
             return
-        news = len(effects.ended_ids) + len(effects.published_ids) + len(effects.pinned_functions)
+        news = len(effects.ended_ids) + len(effects.published_ids)
+        news += len(effects.pinned_functions) + len(effects.arrived_numbers)
         missed = effects.notices - news != there.notices
         there.notices = effects.notices
         if missed:
@@ -260,6 +278,9 @@ class ExecutionWaits:
                 asked.woken.set()
         for one in set(effects.pinned_functions):
             for asked in there.parked.get((_PIN, one), ()):
+                asked.woken.set()
+        for number in set(effects.arrived_numbers):
+            for asked in there.parked.get((_ARRIVAL, number), ()):
                 asked.woken.set()
 
     def on_leadership(self, group: GroupId) -> None:

@@ -8,7 +8,7 @@ their journals, read at the leaders of their partitions.
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -26,8 +26,12 @@ from querator.model.execution_calls import (
     ExecutionView,
     JournalCall,
     JournalPage,
+    KnownJournal,
     LeasedActivation,
     ListExecutionsCall,
+    News,
+    NewsCall,
+    NewsPage,
     ProgressCall,
     PublishedCall,
     PublishedPage,
@@ -41,7 +45,13 @@ from querator.model.execution_calls import (
 )
 from querator.model.execution_commands import Arrived, Recorded, Rewound, SentItems, Started
 from querator.model.executions import ArriveKind
-from querator.model.ids import GroupId, parse_lease_id
+from querator.model.ids import (
+    GroupId,
+    LeaseNumber,
+    PartitionNumber,
+    format_lease_id,
+    parse_lease_id,
+)
 from querator.model.queues import Queue, QueueKind
 from querator.model.routing import partition_of_key
 from querator.service.admission import ConnectionBudget
@@ -58,10 +68,14 @@ from querator.service.routing.forwarder import (
     EndedQuery,
     ExecutionsQuery,
     JournalQuery,
+    NewsQuery,
     PublishedQuery,
 )
 from querator.service.routing.router import Router, deadline_after
 from querator.service.validate import check_partition
+
+_News = tuple[bool, tuple[str, int]]
+"""Whether a lease is lost, or something has arrived; the lease and the item of the activation."""
 
 
 class ExecutionService:
@@ -109,12 +123,7 @@ class ExecutionService:
         queue = await self._queue(call.namespace, call.queue)
         group, partition, _ = parse_lease_id(call.lease_id, field="lease_id")
         if partition >= len(queue.groups) or queue.groups[partition] != group:
-            raise QueratorError(
-                ErrorCode.LEASE_LOST,
-                f"lease {call.lease_id} is of no partition of queue {queue.name}",
-                field="lease_id",
-                value=call.lease_id,
-            )
+            raise _of_no_partition(queue, call.lease_id)
         for nth, child in enumerate(call.command.children):
             _check_neighbour(queue, partition, child.id, field=f"children[{nth}].id")
         command, attachment = call.command, call.attachment
@@ -224,6 +233,46 @@ class ExecutionService:
                 if found or not left_ms:
                     return EndedReply(tuple(_fitting(found)))
                 queue = self._directory.newest(queue)
+
+    async def news(self, call: NewsCall) -> News:
+        """What has happened to executions at work, as soon as something has; nothing, if nothing
+        has in time.
+        """
+        loop = asyncio.get_running_loop()
+        queue = await self._queue(call.namespace, call.queue)
+        for group, partition in call.known:
+            if partition >= len(queue.groups) or queue.groups[partition] != group:
+                raise _of_no_partition(queue, format_lease_id(group, partition, LeaseNumber(1)))
+        until = loop.time() + call.wait_ms / 1000
+        with self._waits.held():
+            while True:
+                left_ms = max(0, int((until - loop.time()) * 1000))
+                wait_ms = min(left_ms, limits.EXECUTION_LOOK_MS_MAX)
+                asks: dict[int, Coroutine[Any, Any, Sequence[_News]]] = {
+                    partition: self._news(group, partition, known, wait_ms)
+                    for (group, partition), known in call.known.items()
+                }
+                found = await first_found(asks, "waiting for arrivals")
+                if found or not left_ms:
+                    arrived = tuple(one for _, (is_lost, one) in found if not is_lost)
+                    return News(arrived, tuple(one for _, (is_lost, one) in found if is_lost))
+
+    async def _news(
+        self,
+        group: GroupId,
+        partition: PartitionNumber,
+        known: tuple[KnownJournal, ...],
+        wait_ms: int,
+    ) -> Sequence[_News]:
+        page: NewsPage = await self._router.read(group, NewsQuery(group, known, wait_ms))
+        held = {
+            one.execution: (format_lease_id(group, partition, LeaseNumber(one.lease)), one.item)
+            for one in known
+        }
+        return [
+            *((False, held[number]) for number in page.arrived),
+            *((True, held[number]) for number in page.lost),
+        ]
 
     async def _ended(
         self, group: GroupId, ids: tuple[str, ...], wait_ms: int
@@ -370,6 +419,11 @@ def _not_found(execution_id: str) -> QueratorError:
         field="id",
         value=execution_id,
     )
+
+
+def _of_no_partition(queue: Queue, lease_id: str) -> QueratorError:
+    message = f"lease {lease_id} is of no partition of queue {queue.name}"
+    return QueratorError(ErrorCode.LEASE_LOST, message, field="lease_id", value=lease_id)
 
 
 def _home(queue: Queue, execution_id: str) -> int:

@@ -1846,6 +1846,134 @@ class WaitExecutionsResponse(_message.Message):
 Global___WaitExecutionsResponse: _TypeAlias = WaitExecutionsResponse  # noqa: Y015
 
 @_typing.final
+class KnownJournal(_message.Message):
+    """KnownJournal is what a worker knows of an execution that it has leased."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    ITEM_FIELD_NUMBER: _builtins.int
+    EXECUTION_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease of the activation."""
+    item: _builtins.int
+    """The item of the activation."""
+    execution: _builtins.int
+    """Number of the execution in its partition."""
+    index: _builtins.int
+    """The last index of the journal that the worker knows."""
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        item: _builtins.int = ...,
+        execution: _builtins.int = ...,
+        index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution", "index", b"index", "item", b"item", "lease_id", b"lease_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownJournal: _TypeAlias = KnownJournal  # noqa: Y015
+
+@_typing.final
+class WaitArrivalsRequest(_message.Message):
+    """WaitArrivalsRequest names executions that a worker has at work."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    EXECUTIONS_FIELD_NUMBER: _builtins.int
+    WAIT_TIMEOUT_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the queue; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    @_builtins.property
+    def executions(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownJournal]:
+        """The executions, 1 to 1,000, each once."""
+
+    @_builtins.property
+    def wait_timeout(self) -> _duration_pb2.Duration:
+        """How long to wait until something has happened to one of them, 0 to 15 minutes."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        executions: _abc.Iterable[Global___KnownJournal] | None = ...,
+        wait_timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait_timeout", b"wait_timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["executions", b"executions", "namespace", b"namespace", "queue", b"queue", "wait_timeout", b"wait_timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitArrivalsRequest: _TypeAlias = WaitArrivalsRequest  # noqa: Y015
+
+@_typing.final
+class LeasedExecution(_message.Message):
+    """LeasedExecution names an execution by its activation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    ITEM_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease of the activation."""
+    item: _builtins.int
+    """The item of the activation."""
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        item: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item", b"item", "lease_id", b"lease_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeasedExecution: _TypeAlias = LeasedExecution  # noqa: Y015
+
+@_typing.final
+class WaitArrivalsResponse(_message.Message):
+    """WaitArrivalsResponse says to which of the executions something has happened. Empty: nothing has in time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRIVED_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def arrived(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedExecution]:
+        """Something has arrived behind what the worker knows: it reads the journal."""
+
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedExecution]:
+        """The lease does not hold the activation any more: the worker drops the execution."""
+
+    def __init__(
+        self,
+        *,
+        arrived: _abc.Iterable[Global___LeasedExecution] | None = ...,
+        lost: _abc.Iterable[Global___LeasedExecution] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrived", b"arrived", "lost", b"lost"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitArrivalsResponse: _TypeAlias = WaitArrivalsResponse  # noqa: Y015
+
+@_typing.final
 class ReadPublishedRequest(_message.Message):
     """ReadPublishedRequest asks for published values of an execution."""
 
@@ -2073,6 +2201,7 @@ class ExecutionCall(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     JOURNAL_FIELD_NUMBER: _builtins.int
     EXTEND_FIELD_NUMBER: _builtins.int
+    ARRIVALS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The caller's number for the call; the answer carries it. No call that is not answered has the same number."""
@@ -2114,6 +2243,10 @@ class ExecutionCall(_message.Message):
     def extend(self) -> _queue_service_pb2.ExtendRequest:
         """Extend of QueueService."""
 
+    @_builtins.property
+    def arrivals(self) -> Global___WaitArrivalsRequest:
+        """WaitArrivals."""
+
     def __init__(
         self,
         *,
@@ -2127,13 +2260,14 @@ class ExecutionCall(_message.Message):
         wait: Global___WaitExecutionsRequest | None = ...,
         journal: Global___ReadJournalRequest | None = ...,
         extend: _queue_service_pb2.ExtendRequest | None = ...,
+        arrivals: Global___WaitArrivalsRequest | None = ...,
         timeout_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "extend", b"extend", "get", b"get", "journal", b"journal", "lease", b"lease", "record", b"record", "resolve", b"resolve", "signal", b"signal", "start", b"start", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "call", b"call", "extend", b"extend", "get", b"get", "journal", b"journal", "lease", b"lease", "record", b"record", "resolve", b"resolve", "signal", b"signal", "start", b"start", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "extend", b"extend", "get", b"get", "journal", b"journal", "lease", b"lease", "number", b"number", "record", b"record", "resolve", b"resolve", "signal", b"signal", "start", b"start", "timeout_ms", b"timeout_ms", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "call", b"call", "extend", b"extend", "get", b"get", "journal", b"journal", "lease", b"lease", "number", b"number", "record", b"record", "resolve", b"resolve", "signal", b"signal", "start", b"start", "timeout_ms", b"timeout_ms", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["start", "lease", "record", "signal", "resolve", "get", "wait", "journal", "extend"]  # noqa: Y015
+    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["start", "lease", "record", "signal", "resolve", "get", "wait", "journal", "extend", "arrivals"]  # noqa: Y015
     _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -2185,6 +2319,7 @@ class ExecutionAnswer(_message.Message):
     ENDED_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     EXTENDED_FIELD_NUMBER: _builtins.int
+    NEWS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number of the call."""
@@ -2225,6 +2360,10 @@ class ExecutionAnswer(_message.Message):
         """To extend; it is durable."""
 
     @_builtins.property
+    def news(self) -> Global___WaitArrivalsResponse:
+        """To arrivals."""
+
+    @_builtins.property
     def error(self) -> _errors_pb2.Error:
         """The call was refused, or has failed; the stream continues."""
 
@@ -2241,13 +2380,14 @@ class ExecutionAnswer(_message.Message):
         ended: Global___WaitExecutionsResponse | None = ...,
         records: Global___ReadJournalResponse | None = ...,
         extended: _queue_service_pb2.ExtendResponse | None = ...,
+        news: Global___WaitArrivalsResponse | None = ...,
         error: _errors_pb2.Error | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "ended", b"ended", "error", b"error", "extended", b"extended", "found", b"found", "leased", b"leased", "recorded", b"recorded", "records", b"records", "resolved", b"resolved", "signalled", b"signalled", "started", b"started"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "ended", b"ended", "error", b"error", "extended", b"extended", "found", b"found", "leased", b"leased", "news", b"news", "recorded", b"recorded", "records", b"records", "resolved", b"resolved", "signalled", b"signalled", "started", b"started"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "ended", b"ended", "error", b"error", "extended", b"extended", "found", b"found", "leased", b"leased", "number", b"number", "recorded", b"recorded", "records", b"records", "resolved", b"resolved", "signalled", b"signalled", "started", b"started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "ended", b"ended", "error", b"error", "extended", b"extended", "found", b"found", "leased", b"leased", "news", b"news", "number", b"number", "recorded", b"recorded", "records", b"records", "resolved", b"resolved", "signalled", b"signalled", "started", b"started"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["started", "leased", "recorded", "signalled", "resolved", "found", "ended", "records", "extended", "error"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["started", "leased", "recorded", "signalled", "resolved", "found", "ended", "records", "extended", "news", "error"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 

@@ -91,6 +91,11 @@ class ExecutionServiceStub:
                 request_serializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsResponse.FromString,
                 _registered_method=True)
+        self.WaitArrivals = channel.unary_unary(
+                '/querator.v1.ExecutionService/WaitArrivals',
+                request_serializer=querator_dot_v1_dot_execution__service__pb2.WaitArrivalsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_execution__service__pb2.WaitArrivalsResponse.FromString,
+                _registered_method=True)
         self.ReadPublished = channel.unary_unary(
                 '/querator.v1.ExecutionService/ReadPublished',
                 request_serializer=querator_dot_v1_dot_execution__service__pb2.ReadPublishedRequest.SerializeToString,
@@ -195,6 +200,13 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WaitArrivals(self, request, context):
+        """Returns what has happened to executions that a worker has at work, as soon as something has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadPublished(self, request, context):
         """Returns what an execution has published; may wait for a newer value.
         """
@@ -281,6 +293,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.WaitExecutions,
                     request_deserializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsRequest.FromString,
                     response_serializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsResponse.SerializeToString,
+            ),
+            'WaitArrivals': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitArrivals,
+                    request_deserializer=querator_dot_v1_dot_execution__service__pb2.WaitArrivalsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_execution__service__pb2.WaitArrivalsResponse.SerializeToString,
             ),
             'ReadPublished': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadPublished,
@@ -602,6 +619,33 @@ class ExecutionService:
             '/querator.v1.ExecutionService/WaitExecutions',
             querator_dot_v1_dot_execution__service__pb2.WaitExecutionsRequest.SerializeToString,
             querator_dot_v1_dot_execution__service__pb2.WaitExecutionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitArrivals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.ExecutionService/WaitArrivals',
+            querator_dot_v1_dot_execution__service__pb2.WaitArrivalsRequest.SerializeToString,
+            querator_dot_v1_dot_execution__service__pb2.WaitArrivalsResponse.FromString,
             options,
             channel_credentials,
             insecure,

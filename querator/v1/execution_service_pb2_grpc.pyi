@@ -57,6 +57,8 @@ class ExecutionServiceStub:
     """Returns an execution with its result, if it has ended."""
     WaitExecutions: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.WaitExecutionsRequest, _execution_service_pb2.WaitExecutionsResponse]
     """Returns executions that have ended, as soon as one has."""
+    WaitArrivals: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.WaitArrivalsRequest, _execution_service_pb2.WaitArrivalsResponse]
+    """Returns what has happened to executions that a worker has at work, as soon as something has."""
     ReadPublished: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.ReadPublishedRequest, _execution_service_pb2.ReadPublishedResponse]
     """Returns what an execution has published; may wait for a newer value."""
     ListExecutions: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.ListExecutionsRequest, _execution_service_pb2.ListExecutionsResponse]
@@ -97,6 +99,8 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
     """Returns an execution with its result, if it has ended."""
     WaitExecutions: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.WaitExecutionsRequest, _execution_service_pb2.WaitExecutionsResponse]  # type: ignore[assignment]
     """Returns executions that have ended, as soon as one has."""
+    WaitArrivals: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.WaitArrivalsRequest, _execution_service_pb2.WaitArrivalsResponse]  # type: ignore[assignment]
+    """Returns what has happened to executions that a worker has at work, as soon as something has."""
     ReadPublished: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ReadPublishedRequest, _execution_service_pb2.ReadPublishedResponse]  # type: ignore[assignment]
     """Returns what an execution has published; may wait for a newer value."""
     ListExecutions: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ListExecutionsRequest, _execution_service_pb2.ListExecutionsResponse]  # type: ignore[assignment]
@@ -200,6 +204,14 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_execution_service_pb2.WaitExecutionsResponse, _abc.Awaitable[_execution_service_pb2.WaitExecutionsResponse]]:
         """Returns executions that have ended, as soon as one has."""
+
+    @_abc_1.abstractmethod
+    def WaitArrivals(
+        self,
+        request: _execution_service_pb2.WaitArrivalsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_execution_service_pb2.WaitArrivalsResponse, _abc.Awaitable[_execution_service_pb2.WaitArrivalsResponse]]:
+        """Returns what has happened to executions that a worker has at work, as soon as something has."""
 
     @_abc_1.abstractmethod
     def ReadPublished(

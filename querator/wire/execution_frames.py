@@ -40,6 +40,7 @@ METHODS: Final = {
     v1.ExecutionCall.WAIT_FIELD_NUMBER: "WaitExecutions",
     v1.ExecutionCall.JOURNAL_FIELD_NUMBER: "ReadJournal",
     v1.ExecutionCall.EXTEND_FIELD_NUMBER: "Extend",
+    v1.ExecutionCall.ARRIVALS_FIELD_NUMBER: "WaitArrivals",
 }
 """The unary method of each field of a call. Its answer has the same field number."""
 

@@ -20,8 +20,11 @@ from querator.model.execution_calls import (
     ExecutionView,
     JournalCall,
     JournalPage,
+    KnownJournal,
     LeasedActivation,
     ListExecutionsCall,
+    News,
+    NewsCall,
     ProgressCall,
     PublishedCall,
     PublishedPage,
@@ -64,7 +67,7 @@ from querator.model.executions import (
     chance_key,
     check_text,
 )
-from querator.model.ids import check_name, parse_lease_id
+from querator.model.ids import GroupId, PartitionNumber, check_name, parse_lease_id
 from querator.v1 import execution_service_pb2 as v1
 from querator.wire import field_checks
 from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
@@ -424,6 +427,27 @@ def parse_wait(data: bytes) -> WaitExecutionsCall:
     )
 
 
+def parse_arrivals(data: bytes) -> NewsCall:
+    message = field_checks.parse_message(v1.WaitArrivalsRequest, data)
+    most = limits.EXECUTION_WAIT_IDS_MAX
+    if not message.executions:
+        raise invalid("executions", "must not be empty")
+    if len(message.executions) > most:
+        raise over_limit("executions", value=len(message.executions), limit=most, unit="executions")
+    known: dict[tuple[GroupId, PartitionNumber], list[KnownJournal]] = {}
+    for nth, one in enumerate(message.executions):
+        group, partition, lease = parse_lease_id(one.lease_id, field=f"executions[{nth}].lease_id")
+        if not (one.execution and one.item):
+            raise invalid(f"executions[{nth}]", "must have the number of an execution and its item")
+        mine = known.setdefault((group, partition), [])
+        mine.append(KnownJournal(one.execution, one.item, lease, one.index))
+    return NewsCall(
+        *_queue(message),
+        {place: tuple(some) for place, some in known.items()},
+        _timeout_ms(message.wait_timeout, "wait_timeout"),
+    )
+
+
 def parse_published(data: bytes) -> PublishedCall:
     message = field_checks.parse_message(v1.ReadPublishedRequest, data)
     check_text(message.id, field="id", bytes_max=limits.EXECUTION_ID_BYTES_MAX)
@@ -580,6 +604,13 @@ def encode_ended(reply: EndedReply) -> bytes:
     ).SerializeToString()
 
 
+def encode_news(news: News) -> bytes:
+    return v1.WaitArrivalsResponse(
+        arrived=[v1.LeasedExecution(lease_id=lease, item=item) for lease, item in news.arrived],
+        lost=[v1.LeasedExecution(lease_id=lease, item=item) for lease, item in news.lost],
+    ).SerializeToString()
+
+
 def encode_published(page: PublishedPage) -> bytes:
     return v1.ReadPublishedResponse(
         values=[
@@ -659,6 +690,7 @@ _Named = (
     | v1.ListExecutionsRequest
     | v1.ReadJournalRequest
     | v1.WaitExecutionsRequest
+    | v1.WaitArrivalsRequest
     | v1.ReadPublishedRequest
 )
 

@@ -25,6 +25,7 @@ _FIELDS = {
     "WaitExecutions": "wait",
     "ReadJournal": "journal",
     "Extend": "extend",
+    "WaitArrivals": "arrivals",
 }
 
 

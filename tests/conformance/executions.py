@@ -223,6 +223,24 @@ class Executions:
         waited = await answer(self._stub.WaitExecutions(request, timeout=CALL_S + wait_s))
         return list(waited.executions)
 
+    async def news(
+        self, *held: v1.Activation, known: int = 0, wait_s: float = PATIENCE_S
+    ) -> tuple[list[int], list[int]]:
+        """The items of activations for which something has arrived behind the record `known`, and
+        of those that their leases do not hold; waits for the first one.
+        """
+        request = v1.WaitArrivalsRequest(
+            **self.names, wait_timeout=span(wait_s),
+            executions=[
+                v1.KnownJournal(
+                    lease_id=one.lease_id, item=one.item, execution=one.execution, index=known
+                )
+                for one in held
+            ],
+        )  # fmt: skip
+        found = await answer(self._stub.WaitArrivals(request, timeout=CALL_S + wait_s))
+        return [one.item for one in found.arrived], [one.item for one in found.lost]
+
     async def published(
         self, key: str = "", after: int = 0, wait_s: float = 0, id_: str = "e"
     ) -> v1.ReadPublishedResponse:

@@ -174,7 +174,18 @@ async def producer(queue: str) -> int:
     return number
 
 
-FUNCTIONS: list[Durable[..., Any]] = [checkout, pack, chain, publisher, dozen, producer]
+@durable
+async def worded_work() -> str:
+    """Works until a signal comes."""
+    working = asyncio.get_running_loop().create_task(work(1, 3600.0))
+    word = await receive("word", str)
+    working.cancel()
+    return word
+
+
+FUNCTIONS: list[Durable[..., Any]] = [
+    checkout, pack, chain, publisher, dozen, producer, worded_work,
+]  # fmt: skip
 
 
 async def main() -> None:

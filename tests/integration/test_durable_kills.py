@@ -91,8 +91,9 @@ class Lives:
 async def drained(client: Client) -> list[str]:
     """What the executions have produced, when all of it has arrived."""
     found: list[str] = []
-    while (await client.stats("shop")).total.moving:  # noqa: ASYNC110 - of other processes.
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(WAIT.total_seconds()):
+        while (await client.stats("shop")).total.moving:  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.05)
     while leased := await client.lease(MAIL, max_items=1_000, wait=timedelta(seconds=0.2)):
         found += [item.payload.decode() for item in leased]
         await asyncio.gather(*(item.complete() for item in leased))

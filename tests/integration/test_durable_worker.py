@@ -50,6 +50,7 @@ from tests.integration.durable_shop import (
     dozen,
     producer,
     publisher,
+    worded_work,
     work,
 )
 from tests.integration.process_cluster import process_cluster
@@ -403,6 +404,28 @@ async def test_items_for_a_queue_that_is_not_there_wait_for_it(
         await item.complete()
         assert await client.lease(name) == []
     assert len(effects(ledger)) == 1, "the step did not run again"
+
+
+async def test_executions_at_work_hear_at_once(client: Client, ledger: Path):
+    """Their leases are so long that no extension comes within the test."""
+    await client.create_queue("long", kind="executions", lease_timeout=timedelta(minutes=10))
+    shop = Executions(client, "long")
+    async with working(client, shop):
+        worded = await shop.start(worded_work, id="worded")
+        cancelled = await shop.start(chain, 2, 3600.0, id="cancelled")
+        ended = await shop.start(chain, 2, 3600.0, id="ended")
+        await until(lambda: len(effects(ledger)) == 3)
+        await worded.signal("word", "enough")
+        assert await worded.result(timeout=WAIT) == "enough"
+        await cancelled.cancel("enough")
+        with pytest.raises(ExecutionCancelled):
+            await cancelled.result(timeout=WAIT)
+        await ended.terminate("enough")
+        # The step of the terminated one ends as well: the worker is free for another execution.
+        async with asyncio.timeout(WAIT.total_seconds()):
+            while (await client.stats("long")).total.leased:  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.05)
+        assert await (await shop.start(chain, 1, 0.0)).result(timeout=WAIT) == 0
 
 
 async def test_published_values_are_read(client: Client, shop: Executions, ledger: Path):

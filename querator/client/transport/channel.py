@@ -66,7 +66,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 ExecutionCallKind = Literal[
-    "start", "lease", "record", "signal", "resolve", "get", "wait", "journal", "extend"
+    "start", "lease", "record", "signal", "resolve", "get", "wait", "journal", "extend", "arrivals"
 ]
 """The fields of an ExecutionCall."""
 EXECUTION_METHODS: Final[dict[ExecutionCallKind, str]] = {
@@ -79,6 +79,7 @@ EXECUTION_METHODS: Final[dict[ExecutionCallKind, str]] = {
     "wait": "WaitExecutions",
     "journal": "ReadJournal",
     "extend": "Extend",
+    "arrivals": "WaitArrivals",
 }
 
 

@@ -19,7 +19,7 @@ _UNTIMED: Final = frozenset(
     (
         "Lease", "LeaseStream", "ProduceStream", "LeaseActivations", "WaitExecutions",
         "ReadPublished", "ExecutionStream", "ExecutionStream/LeaseActivations",
-        "ExecutionStream/WaitExecutions",
+        "ExecutionStream/WaitExecutions", "WaitArrivals", "ExecutionStream/WaitArrivals",
     )
 )  # fmt: skip
 """Methods without durations: they last as long as their callers want."""

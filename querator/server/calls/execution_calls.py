@@ -94,6 +94,10 @@ def _reads(service: QueueService) -> Mapping[str, TimedCall]:
         call = waiting_within_deadline(executions.parse_wait(data), context)
         return executions.encode_ended(await service.executions.wait(call))
 
+    async def arrivals(data: bytes, context: Timed) -> bytes:
+        call = waiting_within_deadline(executions.parse_arrivals(data), context)
+        return executions.encode_news(await service.executions.news(call))
+
     async def published(data: bytes, context: Timed) -> bytes:
         call = waiting_within_deadline(executions.parse_published(data), context)
         return executions.encode_published(await service.executions.published(call))
@@ -111,6 +115,7 @@ def _reads(service: QueueService) -> Mapping[str, TimedCall]:
     return {
         "GetExecution": get,
         "WaitExecutions": wait,
+        "WaitArrivals": arrivals,
         "ReadPublished": published,
         "ListExecutions": list_some,
         "ReadJournal": journal,

@@ -24,7 +24,7 @@ from querator.wire import execution_frames
 from querator.wire.execution_frames import NumberedCall
 
 _STREAM: Final = "ExecutionStream"
-_WAITING: Final = frozenset(("LeaseActivations", "WaitExecutions"))
+_WAITING: Final = frozenset(("LeaseActivations", "WaitExecutions", "WaitArrivals"))
 """Calls that may wait for what others do: a drain ends them."""
 
 

@@ -29,6 +29,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.event_calls import ReadEventsCall
 from querator.model.execution_calls import (
     ArriveCall,
+    NewsCall,
     ProgressCall,
     PublishedCall,
     RewindCall,
@@ -75,6 +76,7 @@ W = TypeVar(
     AdvanceReaderCall,
     WaitResultsCall,
     WaitExecutionsCall,
+    NewsCall,
     PublishedCall,
     ReadEventsCall,
 )

@@ -12,12 +12,11 @@ from querator.model.limits import (
 from querator.partition.execution_queries import (
     execution_at,
     execution_of,
+    is_held,
     journal_page,
     list_executions,
 )
 from querator.partition.queries import state_time
-from querator.partition.rows import RowState
-from querator.partition.segments import find_item
 from querator.service.routing.forwarder import ActivationsQuery, ExecutionsQuery, JournalQuery
 from querator.storage import generations
 from querator.storage.attachments import AttachmentDamaged
@@ -54,11 +53,7 @@ def are_leased(txn: ReadTransaction, query: ActivationsQuery) -> bool:
     and all that was recorded before it; behind it, only its holder records.
     """
     txn = generations.view(txn, query.group)
-    for seq in query.seqs:
-        found = find_item(txn, query.group, seq)
-        if found is None or found[1].state != RowState.LEASED or found[1].locator != query.lease:
-            return False
-    return True
+    return all(is_held(txn, query.group, seq, query.lease) for seq in query.seqs)
 
 
 def read_activations(txn: ReadTransaction, query: ActivationsQuery) -> tuple[ReadActivation, ...]:

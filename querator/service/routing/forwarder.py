@@ -12,6 +12,7 @@ import msgspec
 
 from querator.model.calls import LoadedItems
 from querator.model.commands import LeaseResult, LetterFilter
+from querator.model.execution_calls import KnownJournal
 from querator.model.ids import GroupId, QueueId
 from querator.model.readers import AdvanceReader
 from querator.partition.dedup_export import SharingQuery
@@ -308,6 +309,14 @@ class PinsQuery(msgspec.Struct, frozen=True, array_like=True, tag="z"):
     wait_ms: int = 0
 
 
+class NewsQuery(msgspec.Struct, frozen=True, array_like=True, tag="n"):
+    """A `NewsPage` of executions at work; while it is empty, the answer waits up to `wait_ms`."""
+
+    group: GroupId
+    known: tuple[KnownJournal, ...]
+    wait_ms: int = 0
+
+
 class ResultsQuery(msgspec.Struct, frozen=True, array_like=True, tag="W"):
     """A `ResultsPage` of these items. While none of them has ended, the answer waits up to
     `wait_ms`.
@@ -355,6 +364,7 @@ Query = (
     | EndedQuery
     | PublishedQuery
     | PinsQuery
+    | NewsQuery
     | ResultsQuery
     | EventsQuery
     | ReadyQuery

@@ -35,6 +35,7 @@ from querator.durable import (
 )
 from querator.durable import Final as FinalError
 from querator.durable.activation_run import ActivationRun, RunParts
+from querator.durable.arrival_watch import ArrivalWatch
 from querator.durable.effects import NOT_BEGUN, StepOutcome, carry_out
 from querator.durable.kept_leases import LeaseKeeper
 from querator.durable.machine import living
@@ -131,6 +132,7 @@ async def run(
         parts = RunParts(
             cast(ExecutionCalls, calls), "shop", {each.name: each for each in functions}, Codec(),
             leases=keeper, executor=executor, strays=set(), times=defaultdict(PartitionClock),
+            watch=ArrivalWatch(cast(ExecutionCalls, calls), "shop"),
         )  # fmt: skip
         parts.times[grant.partition].heard(grant.now_ms)
         one = ActivationRun(parts, grant, time.monotonic() - age)
@@ -181,6 +183,35 @@ async def test_an_arrival_that_a_park_overlooks_is_heard():
     assert isinstance(calls.reports[0].then, Park)
     assert calls.reports[1].number == 1
     assert result_of(calls.partition.close) == "hello"
+
+
+async def test_nothing_is_heard_while_a_park_has_no_answer():
+    """The execution is parked, and what has arrived since is for the next lease of it."""
+    begun = []
+
+    @step
+    async def answer() -> None:
+        begun.append("here")
+
+    @durable(name="main")
+    async def main() -> None:
+        await receive("word")
+        await answer()
+
+    class Late(FakeCalls):
+        async def record(self, queue: str, report: ProgressReport) -> ProgressAnswer:
+            answered = await super().record(queue, report)
+            assert isinstance(report.then, Park)
+            assert self.run is not None
+            self.partition.signal("word", b'"now"')
+            self.run.heard_of(is_lost=False)
+            await asyncio.sleep(0.05)
+            return answered
+
+    calls = Late(MemoryPartition().start(main))
+    await run(calls, main)
+    assert begun == []
+    assert calls.partition.state == "runnable"
 
 
 async def test_an_execution_parks_and_continues_under_another_lease():

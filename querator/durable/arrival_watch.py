@@ -1,0 +1,95 @@
+"""What happens to the executions at work of a worker, asked for by one call for all of them.
+
+A run that lasts hears at once of what has arrived for its execution: a signal, a cancellation, the
+result of a child. It also hears that its lease is lost, because the execution was ended or rewound.
+Most runs are over before they are asked for. Without an answer nothing is lost: a run looks for
+arrivals when its lease is extended, and when it is about to park.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from querator.client.errors import RequestError
+from querator.client.executions import AtWork, ExecutionCalls
+from querator.client.transport.backoff import Backoff
+from querator.durable.logs import WORKER as LOG
+from querator.model.limits import EXECUTION_WAIT_IDS_MAX
+
+_YOUNG_SECONDS: Final = 0.5
+"""Runs that have begun, or heard something, within this time are not asked for."""
+_WAIT_SECONDS: Final = 5.0
+
+
+class Watched(Protocol):
+    """A run. `asked_from` is when it is asked for again, by the monotonic clock."""
+
+    asked_from: float
+
+    @property
+    def at_work(self) -> AtWork: ...
+
+    def heard_of(self, *, is_lost: bool) -> None: ...
+
+
+class ArrivalWatch:
+    """Asks until `watch` is cancelled."""
+
+    def __init__(self, calls: ExecutionCalls, queue: str) -> None:
+        self._calls = calls
+        self._queue = queue
+        self._runs: dict[tuple[str, int], Watched] = {}
+        self._changed = asyncio.Event()
+
+    def add(self, run: Watched) -> None:
+        run.asked_from = time.monotonic() + _YOUNG_SECONDS
+        at_work = run.at_work
+        self._runs[at_work.lease_id, at_work.item] = run
+        self._changed.set()
+
+    def remove(self, run: Watched) -> None:
+        at_work = run.at_work
+        self._runs.pop((at_work.lease_id, at_work.item), None)
+
+    async def watch(self) -> None:
+        backoff = Backoff()
+        while True:
+            now = time.monotonic()
+            asked = [run for run in self._runs.values() if run.asked_from <= now]
+            later = min((run.asked_from for run in self._runs.values() if run not in asked),
+                        default=None)  # fmt: skip
+            if not asked:
+                await self._until(later)
+                continue
+            seconds = _WAIT_SECONDS
+            if later is not None:
+                # They come to the next question.
+                seconds = min(seconds, max(_YOUNG_SECONDS, later - now))
+            known = [run.at_work for run in asked[:EXECUTION_WAIT_IDS_MAX]]
+            try:
+                arrived, lost = await self._calls.arrivals(self._queue, known, seconds=seconds)
+            except RequestError as error:
+                LOG.debug("queue %s cannot be asked for arrivals: %s", self._queue, error)
+                await asyncio.sleep(backoff.next())
+                continue
+            backoff.reset()
+            self._tell(arrived, is_lost=False)
+            self._tell(lost, is_lost=True)
+
+    async def _until(self, at: float | None) -> None:
+        """Until then, or until another run is there."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(None if at is None else max(0.0, at - time.monotonic())):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _tell(self, named: Iterable[tuple[str, int]], *, is_lost: bool) -> None:
+        for one in named:
+            run = self._runs.get(one)
+            if run is not None:
+                # It reads the journal first.
+                run.asked_from = time.monotonic() + _YOUNG_SECONDS
+                run.heard_of(is_lost=is_lost)
