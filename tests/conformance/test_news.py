@@ -115,7 +115,7 @@ async def test_one_question_is_for_all_partitions(make: Make):
     shop = await executions(make, partitions=3)
     for number in range(6):
         await shop.start(f"e{number}")
-    held = []
+    held: list[v1.Activation] = []
     while len(held) < 6:
         held += await shop.lease(6)
     assert len({one.partition for one in held}) > 1
