@@ -212,7 +212,9 @@ class KnownJournal(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class NewsPage(msgspec.Struct, frozen=True, array_like=True):
-    """Executions for which something has arrived, and those whose leases hold them no more."""
+    """Executions for which something has arrived, and those whose leases hold them no more, by
+    their places in the question. One may be there under several leases.
+    """
 
     arrived: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()

@@ -111,13 +111,13 @@ def news_page(txn: ReadTransaction, group: int, known: Sequence[KnownJournal]) -
     """
     arrived: list[int] = []
     lost: list[int] = []
-    for one in known:
+    for place, one in enumerate(known):
         raw = EXECUTIONS.get(txn, group, one.execution)
         row = None if raw is None else decode_execution(raw)
         if row is None or not is_held(txn, group, one.item, one.lease):
-            lost.append(one.execution)
+            lost.append(place)
         elif row.last_arrival > one.index:
-            arrived.append(one.execution)
+            arrived.append(place)
     return NewsPage(tuple(arrived), tuple(lost))
 
 

@@ -161,7 +161,8 @@ class ExecutionWaits:
             with self._environment.snapshot() as txn:
                 return news_page(generations.view(txn, query.group), query.group, query.known)
 
-        asked = _Question([(_ARRIVAL, one.execution) for one in query.known])
+        numbers = {one.execution for one in query.known}
+        asked = _Question([(_ARRIVAL, number) for number in sorted(numbers)])
         return await self._wait(query, asked, look, lambda page: bool(page.arrived or page.lost))
 
     async def _wait(

@@ -265,13 +265,12 @@ class ExecutionService:
         wait_ms: int,
     ) -> Sequence[_News]:
         page: NewsPage = await self._router.read(group, NewsQuery(group, known, wait_ms))
-        held = {
-            one.execution: (format_lease_id(group, partition, LeaseNumber(one.lease)), one.item)
-            for one in known
-        }
+        held = [
+            (format_lease_id(group, partition, LeaseNumber(one.lease)), one.item) for one in known
+        ]
         return [
-            *((False, held[number]) for number in page.arrived),
-            *((True, held[number]) for number in page.lost),
+            *((False, held[place]) for place in page.arrived),
+            *((True, held[place]) for place in page.lost),
         ]
 
     async def _ended(

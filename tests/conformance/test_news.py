@@ -111,6 +111,17 @@ async def test_an_activation_that_is_given_back_is_lost(make: Make):
     assert await shop.news(held) == ([], [held.item])
 
 
+async def test_an_execution_may_be_named_by_an_old_lease_and_a_new_one(make: Make):
+    """The worker has leased it again, and its former run does not know it yet."""
+    shop, old = await begun(make)
+    await shop.give_back(old)
+    new = await shop.lease_one()
+    assert new.execution == old.execution
+    assert await shop.news(old, new) == ([], [old.item])
+    await shop.signal()
+    assert await shop.news(old, new) == ([new.item], [old.item])
+
+
 async def test_one_question_is_for_all_partitions(make: Make):
     shop = await executions(make, partitions=3)
     for number in range(6):
