@@ -20,6 +20,8 @@ from querator.model.limits import EXECUTION_WAIT_IDS_MAX
 _YOUNG_SECONDS: Final = 0.5
 """Runs that have begun, or heard something, within this time are not asked for."""
 _WAIT_SECONDS: Final = 5.0
+_TURN_SECONDS: Final = 1.0
+"""How long a question waits when there are more runs than it may name."""
 
 
 class Watched(Protocol):
@@ -57,8 +59,10 @@ class ArrivalWatch:
         while True:
             now = time.monotonic()
             asked = [run for run in self._runs.values() if run.asked_from <= now]
-            later = min((run.asked_from for run in self._runs.values() if run not in asked),
-                        default=None)  # fmt: skip
+            later = min(
+                (run.asked_from for run in self._runs.values() if run.asked_from > now),
+                default=None,
+            )
             if not asked:
                 await self._until(later)
                 continue
@@ -66,7 +70,11 @@ class ArrivalWatch:
             if later is not None:
                 # They come to the next question.
                 seconds = min(seconds, max(_YOUNG_SECONDS, later - now))
-            known = [run.at_work for run in asked[:EXECUTION_WAIT_IDS_MAX]]
+            if len(asked) > EXECUTION_WAIT_IDS_MAX:
+                asked = asked[:EXECUTION_WAIT_IDS_MAX]
+                seconds = min(seconds, _TURN_SECONDS)
+                self._to_the_end(asked)
+            known = [run.at_work for run in asked]
             try:
                 arrived, lost = await self._calls.arrivals(self._queue, known, seconds=seconds)
             except RequestError as error:
@@ -76,6 +84,13 @@ class ArrivalWatch:
             backoff.reset()
             self._tell(arrived, is_lost=False)
             self._tell(lost, is_lost=True)
+
+    def _to_the_end(self, asked: Iterable[Watched]) -> None:
+        """The others have their turn first."""
+        for run in asked:
+            self.remove(run)
+            at_work = run.at_work
+            self._runs[at_work.lease_id, at_work.item] = run
 
     async def _until(self, at: float | None) -> None:
         """Until then, or until another run is there."""

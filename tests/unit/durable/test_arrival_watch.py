@@ -128,6 +128,22 @@ async def test_a_new_run_comes_to_the_next_question():
             found = await calls.asked.get()
 
 
+async def test_runs_that_are_too_many_for_one_question_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(arrival_watch, "EXECUTION_WAIT_IDS_MAX", 2)
+    calls = Calls()
+    async with watching(calls) as watch:
+        for item in (1, 2, 3):
+            watch.add(Run(item))
+        await asyncio.sleep(0.02)
+        asked = []
+        for _ in range(3):
+            asked.append(await calls.asked.get())
+            calls.answers.put_nowait(([], []))
+        assert asked == [[1, 2], [3, 1], [2, 3]]
+
+
 async def test_what_has_arrived_and_is_not_read_is_not_asked_for_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ):
