@@ -20,6 +20,7 @@ from querator.model.errors import QueratorError
 from querator.model.executions import (
     ARRIVAL,
     PATH_ELEMENT_END,
+    TIME_MS_END,
     JournalRecord,
     Note,
     RecordKind,
@@ -34,6 +35,7 @@ _FORMAT: Final = 1
 _KINDS: Final = {kind.name.lower(): kind for kind in RecordKind}
 _NAMES: Final = {int(kind): name for name, kind in _KINDS.items()}
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Time = Annotated[int, msgspec.Meta(ge=0, lt=TIME_MS_END)]
 
 
 class ExportError(ValueError):
@@ -79,7 +81,7 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str = ""
     site: str = ""
     after: _Count = 0
-    at_ms: _Count = 0
+    at_ms: _Time = 0
     payload: str = ""
     payload_base64: bytes | None = None
 

@@ -1,9 +1,13 @@
 """Exported executions: what a line has, what a replay of it finds, and lines that are none."""
 
+import asyncio
 import contextlib
 import io
 import os
+from collections import Counter
+from datetime import timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -12,6 +16,7 @@ import pytest
 from querator.durable import (
     Codec,
     Durable,
+    Retry,
     continue_as_new,
     durable,
     patched,
@@ -21,6 +26,7 @@ from querator.durable import (
     random,
     receive,
     sleep,
+    spawn,
     step,
     uuid,
 )
@@ -282,6 +288,51 @@ async def test_a_record_of_a_newer_server_is_named_when_it_is_read() -> None:
         from_json(line)
 
 
+@step(retry=Retry(attempts=3, first=timedelta(seconds=30)))
+async def fails(order: str) -> str:
+    raise OSError(order)
+
+
+@durable
+async def all_kinds(order: str) -> list[str]:
+    """Its journal has attempts, a fold, a promise, a signal, a child, a patch and items."""
+    patched("p")
+    produce("mail", order)
+    with contextlib.suppress(OSError):
+        await fails(order)
+    asked = promise(str, timeout=timedelta(days=1))
+    child = await spawn(checkout, order)
+    words = [await receive("word", str), await child, await checkout(order)]
+    async with asyncio.timeout(5):
+        await receive("end")
+    return [*words, await asked]
+
+
+async def test_a_damaged_line_is_never_an_exception_of_the_replay() -> None:
+    """One to three bytes are others: the line is refused, or its journal fits or does not."""
+    h = Harness([all_kinds, checkout])
+    handle = await h.start(all_kinds, "book", id="a")
+    await handle.signal("word", "hello")
+    await h.skip(timedelta(minutes=5))
+    line = (await handle.export()).to_json()
+    kinds = {RecordKind(one.note.kind).name for one in from_json(line).records}
+    assert kinds >= {"ATTEMPT_FAILED", "CALL_DONE", "CHILD_DONE", "SIGNAL", "PATCHED", "PRODUCED"}
+    functions = {one.name: one for one in (all_kinds, checkout)}
+    assert replay(from_json(line), functions, Codec()).outcome == "fits"
+    outcomes: Counter[str] = Counter()
+    chance = Random(17)
+    for _ in range(1_500):
+        damaged = bytearray(line)
+        for _ in range(chance.randint(1, 3)):
+            damaged[chance.randrange(len(line))] = chance.choice(line)
+        [(_, read)] = read_exports(io.BytesIO(bytes(damaged).replace(b"\n", b" ")))
+        if isinstance(read, ExportError):
+            outcomes["refused"] += 1
+        else:
+            outcomes[replay(read, functions, Codec()).outcome] += 1
+    assert min(outcomes[one] for one in ("refused", "differs", "fits")) > 20, outcomes
+
+
 async def test_an_export_reads_again_what_has_changed_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -364,6 +415,10 @@ def test_a_line_has_paths_as_people_see_them() -> None:
         (line(records=record(kind="hiccup")), "records[1].kind is 'hiccup', which is no kind"),
         (line(records=record(kind="started")), "only the first one may be"),
         (line(records=record(index=0)), "records[1].index is 0; it must be above 0"),
+        (
+            line(records=record(at_ms=253_402_300_800_000)),
+            "<= 253402300799999 - at `$.records[1].at_ms`",
+        ),
         (line(records=record(path="1.-2")), "records[1].path is '1.-2'"),
         (line(records=record(kind="step_done", after=7)), "records[1].after is 7; it must be"),
     ],
