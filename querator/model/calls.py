@@ -338,6 +338,16 @@ class LimitCounts(msgspec.Struct, frozen=True):
     lease_limit: int
 
 
+class ExecutionTotals(msgspec.Struct, frozen=True):
+    """Executions of a partition by their state; `closed` are those that have ended and are kept."""
+
+    runnable: int
+    parked: int
+    stuck: int
+    pinned: int
+    closed: int
+
+
 class PartitionCounts(msgspec.Struct, frozen=True):
     """Exact counts of one partition at one applied index; the fields are those of the protocol.
     `waits_for` has the numbers of the partitions for which items of keys are held. `state_ms` is
@@ -397,6 +407,8 @@ class PartitionCounts(msgspec.Struct, frozen=True):
     """Of the completed items."""
     rates: tuple[ItemRates, ...] = ()
     """Empty: the node that answers does not know them."""
+    executions: ExecutionTotals | None = None
+    """None: the queue has items, or these are sums. Not in the protocol."""
 
 
 class QueueCounts(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from querator.model.calls import (
     BreakerCounts,
     BrowsedItem,
     DeadOrigin,
+    ExecutionTotals,
     ItemRun,
     LimitCounts,
     LoadedItems,
@@ -168,6 +169,21 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
         completed_on_delivery=state.completed_on_delivery,
         breaker=_breaker(state, settings),
         limits=_limits(state),
+        executions=_executions(state),
+    )
+
+
+def _executions(state: PartitionState) -> ExecutionTotals | None:
+    counts = state.executions
+    if counts is None:
+        return None
+    waiting = counts.parked + counts.stuck + counts.pinned + counts.closed
+    return ExecutionTotals(
+        runnable=counts.executions - waiting,
+        parked=counts.parked,
+        stuck=counts.stuck,
+        pinned=counts.pinned,
+        closed=counts.closed,
     )
 
 

@@ -91,7 +91,7 @@ _log = telemetry.logger(__name__)
 
 _NOT_SUMMED = (
     "partition", "applied_index", "waits_for", "first_seq", "head_seq", "breaker", "limits",
-    "rates",
+    "rates", "executions",
 )  # fmt: skip
 _SUMMED = tuple(
     field

@@ -225,6 +225,13 @@ BREAKERS = _gauge(
     "a breaker.",
     (*_QUEUE, "state"),
 )
+EXECUTIONS = _gauge(
+    "queue_executions",
+    "Executions of the queue in the partitions that this node leads, by state: `runnable`, "
+    "`parked`, `stuck` (a person must help), `pinned` (wait for a worker with another version), "
+    "`closed` (ended and kept); only queues of executions.",
+    (*_QUEUE, "state"),
+)
 PAUSED = _gauge(
     "queue_pause_info",
     "Always 1: what an operator has paused (leases, producers). Only paused queues have a value.",

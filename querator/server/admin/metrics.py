@@ -273,6 +273,14 @@ def _queues(seen: Look, queues: list[QueueReading]) -> Iterator[Metric]:
         ),
     )
     yield family(
+        catalogue.EXECUTIONS,
+        (
+            ((*label, state), count)
+            for label, each in labelled
+            for state, count in each.executions.items()
+        ),
+    )
+    yield family(
         catalogue.PAUSED,
         (
             ((*label, what), 1)

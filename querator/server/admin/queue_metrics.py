@@ -54,6 +54,8 @@ class QueueReading(msgspec.Struct):
     run_waits_since_ms: int = 0
     breakers: dict[BreakerState, int] = {}
     """Partitions by the state of their breaker; empty: the queue has none."""
+    executions: dict[str, int] = {}
+    """By state; empty: the queue has none, or no partition is led."""
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -163,6 +165,9 @@ def _add_items(reading: QueueReading, stats: PartitionCounts) -> None:
     if stats.breaker is not None:
         reading.breakers = reading.breakers or dict.fromkeys(BreakerState, 0)
         reading.breakers[stats.breaker.state] += 1
+    if stats.executions is not None:
+        for state, count in msgspec.structs.asdict(stats.executions).items():
+            reading.executions[state] = reading.executions.get(state, 0) + count
     reading.checkpoint_bytes += stats.checkpoint_bytes
     reading.results += stats.results
     reading.result_bytes += stats.result_bytes

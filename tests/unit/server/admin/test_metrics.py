@@ -24,7 +24,7 @@ from tests.unit.server.observed_node import Exposition, HeldEnvironment, observe
 from tests.unit.service.service_node import ServiceNode, service_node
 
 UNITS = (
-    "seconds", "bytes", "items", "calls", "streams", "entries",
+    "seconds", "bytes", "items", "calls", "streams", "entries", "executions",
     "conditions", "hangs", "commands", "groups", "partitions", "rounds",
     "leases", "queues", "reasons", "terms", "epochs", "nodes", "snapshots", "info", "blocks",
     "connections", "runs",

@@ -10,8 +10,11 @@ import msgspec
 import pytest
 
 from querator.model.calls import PartitionCounts, SetBreakerCall
+from querator.model.execution_calls import ArriveCall, StartCall
+from querator.model.execution_commands import Arrive, StartExecution
+from querator.model.executions import ArriveKind
 from querator.model.ids import GroupId
-from querator.model.queues import BreakerSettings, BreakerState
+from querator.model.queues import BreakerSettings, BreakerState, QueueKind
 from querator.model.recurrence_calls import CreateRecurrenceCall, RecurrenceCall
 from querator.model.recurrences import MissedRuns, Overlap, RecurrenceSpec, RunsRow
 from querator.partition import recurrence_queries
@@ -49,7 +52,7 @@ def test_every_count_of_a_partition_has_a_metric() -> None:
     others = {"partition", "applied_index", "leases", "bytes"}
     others |= {"oldest_ready_at_ms", "oldest_batch_at_ms", "oldest_lease_at_ms"}
     others |= {"first_seq", "head_seq"}
-    others |= {"checkpoint_bytes", "breaker", "limits", "results", "result_bytes"}
+    others |= {"checkpoint_bytes", "breaker", "limits", "results", "result_bytes", "executions"}
     others |= {"staged", "staged_bytes", "stages", "oldest_stage_at_ms", "waits_for", "state_ms"}
     # Prometheus computes rates from the counters.
     others.add("rates")
@@ -101,6 +104,24 @@ async def test_partitions_are_counted_by_the_state_of_their_breaker() -> None:
         assert readings["q"].breakers[BreakerState.OPEN] == 3
         assert readings["plain"].breakers == {}
         assert read(metrics, node, leads=False)["q"].breakers == {}
+
+
+async def test_executions_are_counted_by_their_state() -> None:
+    async with service_node() as node:
+        await node.create("shop", kind=QueueKind.EXECUTIONS, partitions=2)
+        await node.create("plain")
+        metrics = QueueMetrics(began_ms=0)
+        for name in ("a", "b", "c"):
+            command = StartExecution(name, "shop.checkout", "1", bytes(16), b"h" * 16)
+            await node.queues.executions.start(StartCall("default", "shop", command, b"", 0))
+        ending = ArriveCall("default", "shop", -1, Arrive(ArriveKind.TERMINATE, "c"), b"", 0)
+        await node.queues.executions.arrive(ending)
+        readings = read(metrics, node)
+        assert readings["shop"].executions == {
+            "runnable": 2, "parked": 0, "stuck": 0, "pinned": 0, "closed": 1,
+        }  # fmt: skip
+        assert readings["plain"].executions == {}
+        assert read(metrics, node, leads=False)["shop"].executions == {}
 
 
 async def test_runs_of_recurrences_are_counted_by_outcome_and_by_how_late_they_are() -> None:

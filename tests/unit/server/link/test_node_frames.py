@@ -10,6 +10,7 @@ from querator.model.calls import (
     BreakerCounts,
     BrowsedItem,
     DeadOrigin,
+    ExecutionTotals,
     FlowCounts,
     LaterAttributes,
     LimitCounts,
@@ -125,7 +126,11 @@ COUNTS: dict[str, Any] = dict.fromkeys(PartitionCounts.__struct_fields__, 2**63)
 BREAKER = BreakerCounts(BreakerState.HALF_OPEN, 2**62, 2**62, 2**63, 2**63, 999, probing=True)
 LIMITS = LimitCounts(2**32 - 1, 2**32 - 1, 2**62, 2**32 - 1)
 RATES = (ItemRates(0.5, 1e9, 0.0),) * 3
-ALL = {"waits_for": (0, 1_023), "breaker": BREAKER, "limits": LIMITS, "rates": RATES}
+EXECUTIONS = ExecutionTotals(2**63, 2**62, 2**61, 2**60, 2**59)
+ALL = {
+    "waits_for": (0, 1_023), "breaker": BREAKER, "limits": LIMITS, "rates": RATES,
+    "executions": EXECUTIONS,
+}  # fmt: skip
 STATS = PartitionCounts(**{**COUNTS, **ALL})
 LETTER = DeadOrigin(
     origin_queue="q",
