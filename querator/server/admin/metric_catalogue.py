@@ -227,9 +227,8 @@ BREAKERS = _gauge(
 )
 EXECUTIONS = _gauge(
     "queue_executions",
-    "Executions of the queue in the partitions that this node leads, by state: `runnable`, "
-    "`parked`, `stuck` (a person must help), `pinned` (wait for a worker with another version), "
-    "`closed` (ended and kept); only queues of executions.",
+    "Executions of the queue by state (runnable, parked, stuck, pinned, closed), in the partitions "
+    "that this node leads.",
     (*_QUEUE, "state"),
 )
 PAUSED = _gauge(
