@@ -26,8 +26,13 @@ class WorkerProcess:
         self._process = process
         self.log = log
 
+    def send(self, number: int) -> None:
+        """It may have ended by itself, if no node answered at its start."""
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+
     async def kill(self) -> None:
-        self._process.kill()
+        self.send(signal.SIGKILL)
         await self._process.wait()
 
     async def stop(self) -> None:

@@ -1,13 +1,15 @@
 """Executions that go from a worker in one language to one in another, and workers that do not fit.
 
-A worker and a node are killed, too: many times with ROUNDS=20 (`make go-worker`).
+A worker and a node are killed, too: many times with ROUNDS=20 (`make go-worker`), and with a worker
+in Python beside the one in Go.
 """
 
 import asyncio
 import os
 import random
+import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,23 @@ async def waits_for_its_signal(handle: Any) -> None:
     await until(waits)
 
 
+async def test_a_step_that_was_interrupted_is_so_in_the_other_language(
+    node: Node, shop: Executions, ledger: Path
+):
+    handle = await shop.start(PROGRAM, [["once", "a", 1, 60_000], ["receive", "s"]])
+    async with go_worker(node.address, "shop", ledger) as worker:
+        await until(lambda: begun(ledger))
+        await worker.kill()
+    async with go_worker(node.address, "shop", ledger) as worker:
+        await in_state(handle, "parked")
+        await worker.stop()
+    async with python_worker(node.address, "shop", ledger):
+        await handle.signal("s", "word")
+        assert await handle.result(timeout=WAIT) == ["interrupted", "word"]
+    [numbers] = begun(ledger).values()
+    assert len(numbers) == 1
+
+
 async def test_changed_code_is_pinned_and_another_language_continues(
     node: Node, shop: Executions, ledger: Path
 ):
@@ -206,23 +225,41 @@ async def test_a_worker_that_ends_politely_gives_back_what_it_has(
     assert (await handle.get()).state == "runnable"
 
 
-class Killed:
-    """A worker that is killed and started again."""
+class Workers:
+    """Workers that are killed and started again, or frozen: one in Go; in the long form one in
+    Python, too, so that each takes over what the other has begun.
+    """
 
-    def __init__(self, make: Callable[[], AbstractAsyncContextManager[WorkerProcess]]) -> None:
-        self._make = make
-        self._running: AbstractAsyncContextManager[WorkerProcess] | None = None
-        self._process: WorkerProcess | None = None
+    def __init__(self, address: str, ledger: Path) -> None:
+        self._address = address
+        self._ledger = ledger
+        self._makers: list[Make] = [go_worker, python_worker] if ROUNDS > 1 else [go_worker]
+        self._running: list[tuple[WorkerProcess, AsyncExitStack]] = []
 
     async def start(self) -> None:
-        self._running = self._make()
-        self._process = await self._running.__aenter__()
+        """All that do not run."""
+        for make in self._makers[len(self._running) :]:
+            stack = AsyncExitStack()
+            made = make(self._address, "shop", self._ledger)
+            self._running.append((await stack.enter_async_context(made), stack))
 
     async def kill(self) -> None:
-        assert self._process is not None
-        assert self._running is not None
-        await self._process.kill()
-        await self._running.__aexit__(None, None, None)
+        """The one that runs for the longest time; the next one is of its language."""
+        process, stack = self._running.pop(0)
+        self._makers.append(self._makers.pop(0))
+        await process.kill()
+        await stack.aclose()
+
+    async def freeze(self) -> None:
+        """The same one, for longer than its leases last."""
+        process, _ = self._running[0]
+        process.send(signal.SIGSTOP)
+        await asyncio.sleep(LEASE.total_seconds() + 1)
+        process.send(signal.SIGCONT)
+
+    async def end(self) -> None:
+        while self._running:
+            await self.kill()
 
 
 async def live(
@@ -270,31 +307,35 @@ async def test_kills_repeat_no_recorded_step(tmp_path: Path, ledger: Path):
     async with (
         server(tmp_path / "data") as node,
         Client(node.address, request_timeout=timedelta(seconds=60)) as client,
+        AsyncExitStack() as stack,
     ):
         await client.create_queue("shop", kind="executions", partitions=2, lease_timeout=LEASE)
         shop = Executions(client, "shop")
-        killed = Killed(lambda: go_worker(node.address, "shop", ledger))
-        await killed.start()
+        workers = Workers(node.address, ledger)
+        stack.push_async_callback(workers.end)
+        await workers.start()
         async with asyncio.TaskGroup() as group:
             for _ in range(OPEN):
                 group.create_task(live(shop, ends, results, names))
             for _ in range(ROUNDS):
                 # The moments of the kills are the test's input, not waits for something to happen.
                 await asyncio.sleep(moments.uniform(*MOMENTS))
-                await killed.kill()
-                await killed.start()
+                await workers.kill()
+                await workers.start()
                 await asyncio.sleep(moments.uniform(*MOMENTS))
+                if ROUNDS > 1:
+                    await workers.freeze()
                 await node.kill()
                 await node.start()
             ends.set()
-        await killed.kill()
+        await workers.end()
         states = {each.state async for each in shop.list()}
         await node.kill()
     await verify(node.data_dir)
     lost = check(results, begun(ledger))
     assert states == {"completed"}
     print(  # noqa: T201 - the figures of `make go-worker`.
-        f"{ROUNDS} kills of the worker in Go and {ROUNDS} of the node: {len(results)} executions "
+        f"{ROUNDS} kills of workers and {ROUNDS} of the node: {len(results)} executions "
         f"with {STEPS * len(results)} steps ended, {lost} attempts were lost, none behind a record"
     )
 

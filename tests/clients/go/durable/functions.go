@@ -29,10 +29,11 @@ var (
 	// ErrTimeout is the end of a time limit.
 	ErrTimeout = errors.New("the time is over")
 	// ErrInterrupted is of a step at most once that has begun, and whose end is not known.
-	ErrInterrupted = &Failure{Type: "querator.durable.errors.StepInterrupted", Text: "the step has begun"}
+	ErrInterrupted = &Failure{Type: "querator.durable.errors.StepInterrupted", Text: "the step has begun",
+		Args: []any{"the step has begun"}}
 )
 
-// Failure is an exception in a journal.
+// Failure is an exception in a journal. Python raises a type that it knows if Args are there.
 type Failure struct {
 	Type string `json:"type"`
 	Text string `json:"text"`
@@ -244,9 +245,8 @@ func (t *Task) Gather(functions ...func(*Task) error) error {
 			task.cancel()
 		}
 		for left > 0 {
-			rest := &future{}
-			all = rest
-			_ = t.await(rest)
+			all = &future{}
+			_ = t.await(all)
 		}
 	}
 	return err

@@ -20,7 +20,7 @@ import (
 
 const (
 	pause   = 100 * time.Millisecond
-	attempt = 10 * time.Second // The longest time for one attempt of a call.
+	tryTime = 10 * time.Second // The longest time for one attempt of a call.
 )
 
 // Worker runs durable functions for the executions of one queue.
@@ -80,7 +80,7 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) call(ctx context.Context, one func(context.Context, *grpc.ClientConn) error) error {
 	for {
 		at := w.node.Load()
-		within, cancel := context.WithTimeout(ctx, attempt)
+		within, cancel := context.WithTimeout(ctx, tryTime)
 		err := one(within, w.nodes[int(at)%len(w.nodes)])
 		cancel()
 		if err == nil || ctx.Err() != nil || !isPassing(err) {
@@ -204,14 +204,14 @@ func (w *Worker) release(l *lease) {
 	}
 }
 
-// keep extends a lease after a third of its time.
+// keep extends a lease after a third of its time, which counts from when it was asked for.
 func (w *Worker) keep(l *lease) {
 	request := &pb.ExtendRequest{Namespace: w.Namespace, Queue: w.Queue, LeaseIds: []string{l.id}}
 	for {
 		select {
 		case <-l.over.Done():
 			return
-		case <-time.After(w.LeaseTimeout / 3):
+		case <-time.After(time.Until(l.ends) - w.LeaseTimeout*2/3): // Only this goroutine changes it.
 		}
 		asked, lost := time.Now(), false
 		var answer *pb.ExtendResponse
