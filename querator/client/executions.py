@@ -109,7 +109,7 @@ class ActivationGrant(msgspec.Struct, frozen=True, kw_only=True):
     """An activation that is leased, with the beginning of its journal. `next_index`: where the
     journal continues; 0: it is whole. `timers`: paths of those that the partition has. `now_ms`:
     its time, in milliseconds since the Unix epoch. `origin_run`: the run in which the journal has
-    begun.
+    begun. `seen`: the last arrival that an earlier worker has given to the code.
     """
 
     lease_id: str
@@ -127,6 +127,7 @@ class ActivationGrant(msgspec.Struct, frozen=True, kw_only=True):
     timers: tuple[bytes, ...]
     now_ms: int
     origin_run: int
+    seen: int = 0
 
 
 class AtWork(NamedTuple):
@@ -650,6 +651,7 @@ def _grant(message: v1.Activation) -> ActivationGrant:
         version=message.version, secret=message.secret, remaining=message.remaining.ToTimedelta(),
         records=tuple(map(_record, message.records)), next_index=message.next_index,
         timers=tuple(message.timers), now_ms=message.now_ms, origin_run=message.origin_run,
+        seen=message.seen,
     )  # fmt: skip
 
 

@@ -155,7 +155,7 @@ class ActivationRun:
         machine = ExecutionMachine(function, identity, parts.codec)
         machine.leased(self._until_ms())
         try:
-            machine.load(journal, version=grant.version, timers=grant.timers)
+            machine.load(journal, version=grant.version, timers=grant.timers, seen=grant.seen)
         except (NonDeterminism, TurnTooLong, Undecodable) as error:
             await self._leave(after_trial(function, grant.version, error))
             return

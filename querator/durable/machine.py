@@ -168,13 +168,19 @@ class ExecutionMachine:
         return self._ran_on not in ("", UNVERSIONED, self.function.version)
 
     def load(
-        self, journal: Sequence[JournalRecord], *, version: str = "", timers: Sequence[Path] = ()
+        self,
+        journal: Sequence[JournalRecord],
+        *,
+        version: str = "",
+        timers: Sequence[Path] = (),
+        seen: int = 0,
     ) -> None:
         """Runs the code from its journal. Raises NonDeterminism, Undecodable or TurnTooLong if that
         cannot be: nothing was run then, and the machine is put away.
 
         `version`: on which version of the function the journal was made. If it was another one, the
-        code must wait for all `timers` that the partition has.
+        code must wait for all `timers` that the partition has. `seen`: the last arrival that an
+        earlier worker has given to the code; it must not end before that.
         """
         self._ran_on = version
         self._records = len(journal)
@@ -208,6 +214,7 @@ class ExecutionMachine:
                     self._give_early()
                     if code.is_done:
                         self._end_if_done()
+            self._check_seen(records, seen)
             if self.is_changed:
                 self._check_timers(timers)
         except CodecError as error:
@@ -509,6 +516,15 @@ class ExecutionMachine:
             record = self._early.pop(path)
             event = CodeEvent(record.index, 0, len(record.note.payload))
             self.code.give(self.code.promises[path], record.note, event)
+
+    def _check_seen(self, records: Iterable[JournalRecord], seen: int) -> None:
+        """Raises NonDeterminism if the code has ended before an arrival that it had been given. An
+        arrival that is not there was one of a call whose records are gone.
+        """
+        for record in records:
+            if record.is_arrival and self._seen < record.index <= seen:
+                raise self._mismatch(record)
+        self._seen = max(self._seen, seen)
 
     def _check_timers(self, timers: Sequence[Path]) -> None:
         """Raises NonDeterminism if the code does not wait for a timer of the partition."""

@@ -167,7 +167,7 @@ class MemoryWorker:
         machine = ExecutionMachine(function, identity, self._codec)
         machine.leased(_FOREVER_MS)
         try:
-            machine.load(journal, version=view.version, timers=view.timer_paths)
+            machine.load(journal, version=view.version, timers=view.timer_paths, seen=view.seen)
         except (NonDeterminism, TurnTooLong, Undecodable) as error:
             self._leave(activation, after_trial(function, view.version, error))
             return

@@ -508,6 +508,7 @@ class Activation(_message.Message):
     TIMERS_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
     ORIGIN_RUN_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease; several activations may have one."""
     item: _builtins.int
@@ -537,6 +538,10 @@ class Activation(_message.Message):
     origin_run: _builtins.int
     """The run in which the journal has begun: `run`, or an earlier one of an execution that was rewound. Random numbers
     and the tokens of promises follow from it.
+    """
+    seen: _builtins.int
+    """Index of the last arrival that its code has been given by an earlier worker; 0: none. Code that ends in a replay
+    before it was given an arrival up to there is other code.
     """
     @_builtins.property
     def remaining(self) -> _duration_pb2.Duration:
@@ -574,10 +579,11 @@ class Activation(_message.Message):
         timers: _abc.Iterable[_builtins.bytes] | None = ...,
         now_ms: _builtins.int = ...,
         origin_run: _builtins.int = ...,
+        seen: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "remaining", b"remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "item", b"item", "lease_id", b"lease_id", "next_index", b"next_index", "now_ms", b"now_ms", "origin_run", b"origin_run", "partition", b"partition", "records", b"records", "remaining", b"remaining", "run", b"run", "secret", b"secret", "timers", b"timers", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "item", b"item", "lease_id", b"lease_id", "next_index", b"next_index", "now_ms", b"now_ms", "origin_run", b"origin_run", "partition", b"partition", "records", b"records", "remaining", b"remaining", "run", b"run", "secret", b"secret", "seen", b"seen", "timers", b"timers", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -518,6 +518,7 @@ def encode_leased(leased: Iterable[LeasedActivation]) -> bytes:
                 timers=one.view.timer_paths,
                 now_ms=one.now_ms,
                 origin_run=one.view.origin,
+                seen=one.view.seen,
             )
             for one in leased
         ]

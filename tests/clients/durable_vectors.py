@@ -174,13 +174,13 @@ def without_traceback(note: Note) -> Note:
     return msgspec.structs.replace(note, payload=msgspec.json.encode(said))
 
 
-def replayed(journal: list[JournalRecord], timers: Sequence[bytes] = ()) -> Vector:
+def replayed(journal: list[JournalRecord], timers: Sequence[bytes] = (), seen: int = 0) -> Vector:
     """What a replay of a journal gives: what the code waits for, or how it has ended; or with which
     record, or which timer, the code differs from its journal.
     """
     machine = ExecutionMachine(PROGRAM, IDENTITY, Codec())
     try:
-        machine.load(journal, version="former", timers=timers)
+        machine.load(journal, version="former", timers=timers, seen=seen)
     except NonDeterminism as error:
         word, *line = str(error).splitlines()[1].split()
         return {"differs": int(line[0]) if word == "record" else f"timer {line[-1]}"}
@@ -231,6 +231,13 @@ def replays() -> list[Vector]:
     return found
 
 
+def ends(journal: list[JournalRecord]) -> list[JournalRecord]:
+    """The journal, for code that only has its first step."""
+    payload = Codec().encode((([["step", "a", 1]],), {}))
+    start = msgspec.structs.replace(journal[0].note, payload=payload)
+    return [JournalRecord(0, start), *journal[1:]]
+
+
 def changes() -> list[Vector]:
     found = []
     for name, (of, operations) in CHANGES.items():
@@ -250,6 +257,15 @@ def changes() -> list[Vector]:
             "journal": [as_json(each) for each in journal],
             "timers": [timer.hex()],
             "gives": replayed(journal, [timer]),
+        }
+    )
+    journal = journal_of([["step", "a", 1], ["receive", "s"]], [(10, signal("s", 2))])
+    found.append(
+        {
+            "name": "an end before a signal that the code was given",
+            "journal": [as_json(each) for each in ends(journal)],
+            "seen": journal[-1].index,
+            "gives": replayed(ends(journal), seen=journal[-1].index),
         }
     )
     return found

@@ -30,6 +30,7 @@ from querator.durable import (
     Worker,
     durable,
     promise,
+    receive,
     step,
 )
 from querator.errors import (
@@ -183,6 +184,32 @@ async def until_refused(handle: ExecutionHandle[Any], version: str) -> Execution
 async def recorded(handle: ExecutionHandle[Any]) -> list[str]:
     """The paths of the steps whose results are in the journal."""
     return [entry.path async for entry in handle.journal() if entry.kind == "STEP_DONE"]
+
+
+async def test_code_that_ends_before_a_signal_that_it_had_received_is_pinned(
+    client: Client, shop: Executions
+):
+    @durable(name="ends")
+    async def receives() -> None:
+        await receive("one")
+        await receive("two")
+
+    @durable(name="ends")
+    async def returns() -> None:
+        pass
+
+    handle = await shop.start(receives)
+    await handle.signal("one")
+    async with working(client, shop, [receives]):
+        while (await handle.get()).unread_signals:  # noqa: ASYNC110 - of the server.
+            await asyncio.sleep(0.05)
+    await handle.signal("two")
+    async with working(client, shop, [returns]):
+        reason = await until_state(handle, "pinned")
+    assert "record 1     signal one" in reason
+    assert "ends has ended" in reason
+    async with working(client, shop, [receives]):
+        await handle.result(timeout=WAIT)
 
 
 async def test_a_program_runs_to_its_end(

@@ -445,11 +445,15 @@ def keep_what_does_not_end() -> int:
 
 
 def replay(
-    function: Durable[..., Any], journal: list[JournalRecord], *, codec: Codec | None = None
+    function: Durable[..., Any],
+    journal: list[JournalRecord],
+    *,
+    codec: Codec | None = None,
+    seen: int = 0,
 ) -> Close:
     """How the code ends by this journal alone."""
     machine = ExecutionMachine(function, IDENTITY, codec or Codec())
-    machine.load(journal)
+    machine.load(journal, seen=seen)
     assert machine.put_away()
     assert isinstance(machine.end, Close)
     return machine.end

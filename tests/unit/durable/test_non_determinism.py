@@ -13,7 +13,13 @@ from querator.durable import (
     step,
 )
 from querator.durable.machine import living
-from tests.unit.durable.memory_partition import replay, run_straight
+from querator.model.executions import JournalRecord, Note, RecordKind
+from tests.unit.durable.memory_partition import (
+    START_MS,
+    MemoryPartition,
+    replay,
+    run_straight,
+)
 
 
 @step
@@ -185,6 +191,26 @@ def test_a_signal_that_is_not_received_any_more_is_no_difference():
     journal = run_straight(receives, happens=happens).partition.journal
     with pytest.raises(NonDeterminism, match=r"step charge .* path 2\n.* step charge .* path 1; n"):
         replay(does_not, journal)
+
+
+def test_an_end_before_an_arrival_that_the_code_was_given_is_a_difference():
+    """The partition says how far the code had been given its arrivals. Nothing else shows it."""
+
+    @durable(name="checkout")
+    async def waits() -> None:
+        await receive("number", int)
+        await receive("other", int)
+
+    @durable(name="checkout")
+    async def ends() -> None:
+        pass
+
+    signal = Note(kind=RecordKind.SIGNAL, name="number", payload=b"1", at_ms=START_MS)
+    journal = [*MemoryPartition().start(waits).journal, JournalRecord(1, signal)]
+    assert replay(ends, journal).outcome == RecordKind.COMPLETED
+    with pytest.raises(NonDeterminism, match=r"record 1 .* number .*\n.* checkout has ended"):
+        replay(ends, journal, seen=1)
+    assert replay(ends, journal[:1], seen=1).outcome == RecordKind.COMPLETED
 
 
 def test_a_fired_timer_that_is_not_waited_for_is_a_difference():

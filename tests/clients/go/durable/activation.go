@@ -91,7 +91,7 @@ func (r *run) run(ctx context.Context) error {
 	c, err := newCode(id, r.a.Function, function, journal[0])
 	if err == nil {
 		defer c.putAway()
-		err = c.load(journal, r.a.Version, r.a.Timers)
+		err = c.load(journal, r.a.Version, r.a.Timers, r.a.Seen)
 	}
 	if err != nil {
 		return r.leave(unfit(function.Version, r.a.Version, err))

@@ -204,8 +204,9 @@ func InOrder(journal []*pb.JournalRecord) []*pb.JournalRecord {
 	return append(order, arrivals...)
 }
 
-// load gives the code its journal. `ran` is the version that has made it, and `timers` are those of the server.
-func (c *code) load(journal []*pb.JournalRecord, ran string, timers [][]byte) error {
+// load gives the code its journal. `ran` is the version that has made it, `timers` are those of the server, and `seen`
+// is the last arrival that an earlier worker has given to the code.
+func (c *code) load(journal []*pb.JournalRecord, ran string, timers [][]byte, seen uint64) error {
 	c.ran = ran
 	records := InOrder(journal)[1:]
 	for _, r := range records {
@@ -234,6 +235,12 @@ func (c *code) load(journal []*pb.JournalRecord, ran string, timers [][]byte) er
 		}
 	}
 	c.atEnd = true
+	for _, r := range records {
+		if r.Kind >= firstArrival && c.seen < r.Index && r.Index <= seen {
+			return c.mismatch(r) // The code has ended before.
+		}
+	}
+	c.seen = max(c.seen, seen)
 	for _, each := range timers {
 		path := string(each)
 		switch o, retry := c.pending[path], c.retries[path]; {

@@ -9,14 +9,15 @@ import (
 )
 
 // Replay says what a replay of a journal gives, as the test vectors say it: `waits`, `end` or `differs`.
-func Replay(id Identity, name string, function Function, journal []*pb.JournalRecord, timers [][]byte) map[string]any {
+func Replay(id Identity, name string, function Function, journal []*pb.JournalRecord, timers [][]byte,
+	seen uint64) map[string]any {
 	c, err := newCode(id, name, function, journal[0])
 	if err != nil {
 		return map[string]any{"error": err.Error()}
 	}
 	defer c.putAway()
 	var differs *Differs
-	switch err := c.load(journal, "former", timers); {
+	switch err := c.load(journal, "former", timers, seen); {
 	case errors.As(err, &differs) && differs.Timer != "":
 		return map[string]any{"differs": "timer " + Shown(differs.Timer)}
 	case errors.As(err, &differs):
@@ -51,7 +52,7 @@ func Begins(id Identity, name string, function Function, start *pb.JournalRecord
 		panic(err)
 	}
 	defer c.putAway()
-	_ = c.load([]*pb.JournalRecord{start}, function.Version, nil)
+	_ = c.load([]*pb.JournalRecord{start}, function.Version, nil, 0)
 	running, sent := map[string]*operation{}, &pb.RecordProgressRequest{}
 	begin := func() []string {
 		names := []string{}

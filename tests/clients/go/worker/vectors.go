@@ -22,6 +22,7 @@ type replay struct {
 	Name    string
 	Journal []record
 	Timers  []string
+	Seen    uint64
 	Gives   json.RawMessage
 }
 
@@ -124,11 +125,11 @@ func vectors(file string) {
 	}
 	for _, v := range given.Replays {
 		for n, gives := range v.Gives {
-			same(fmt.Sprintf("%s, %d records", v.Name, n+1), replayed(first, v.Journal[:n+1], nil), plain(gives))
+			same(fmt.Sprintf("%s, %d records", v.Name, n+1), replayed(first, v.Journal[:n+1], nil, 0), plain(gives))
 		}
 	}
 	for _, v := range given.Changes {
-		same(v.Name, replayed(first, v.Journal, v.Timers), plain(v.Gives))
+		same(v.Name, replayed(first, v.Journal, v.Timers, v.Seen), plain(v.Gives))
 	}
 	for _, v := range given.Begins {
 		start := journalOf(v.Journal)[0]
@@ -152,12 +153,12 @@ func journalOf(records []record) (journal []*pb.JournalRecord) {
 }
 
 // replayed is what a replay gives, as plain JSON.
-func replayed(id durable.Identity, records []record, timers []string) any {
+func replayed(id durable.Identity, records []record, timers []string, seen uint64) any {
 	var paths [][]byte
 	for _, timer := range timers {
 		paths = append(paths, []byte(bytesOf(timer)))
 	}
-	found := durable.Replay(id, "program", program, journalOf(records), paths)
+	found := durable.Replay(id, "program", program, journalOf(records), paths, seen)
 	data, _ := json.Marshal(found)
 	return plain(data)
 }
