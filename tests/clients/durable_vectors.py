@@ -218,7 +218,7 @@ def as_json(record: JournalRecord) -> Vector:
 
 
 def replays() -> list[Vector]:
-    found = []
+    found: list[Vector] = []
     for name, (operations, happens) in PROGRAMS.items():
         journal = journal_of(operations, happens)
         found.append(
@@ -239,7 +239,7 @@ def ends(journal: list[JournalRecord]) -> list[JournalRecord]:
 
 
 def changes() -> list[Vector]:
-    found = []
+    found: list[Vector] = []
     for name, (of, operations) in CHANGES.items():
         journal = journal_of(*PROGRAMS[of])
         start = msgspec.structs.replace(
@@ -272,7 +272,7 @@ def changes() -> list[Vector]:
 
 
 def begins() -> list[Vector]:
-    found = []
+    found: list[Vector] = []
     for name, (operations, happens) in BEGINS.items():
         payload = Codec().encode(((operations,), {}))
         partition = MemoryPartition()
@@ -335,7 +335,7 @@ def orders() -> list[Vector]:
         [0, 0, None, None, None, 3, 4],
         [0, None, 0, 0, None],
     ]
-    found = []
+    found: list[Vector] = []
     for afters in journals:
         journal = [
             JournalRecord(
@@ -357,7 +357,7 @@ def identities() -> list[Vector]:
         ExecutionIdentity("default", "shop", 300, 70_000, "order/1", 5, bytes(range(16)), 2),
         ExecutionIdentity("n", "q" * 40, 0, 2**40, "x" * 250, 1, b"\xff" * 16, 1),
     ]
-    found = []
+    found: list[Vector] = []
     for each in identities:
         path = encode_path((1, 300))
         proof = promise_mac(each.secret, each.number, each.origin, path)
