@@ -52,7 +52,9 @@ _MODEL_FIELDS = {
 _COUNTS = [
     name
     for name in PartitionCounts.__struct_fields__
-    if not name.startswith(("oldest", "state_ms", "behind_ms", "breaker", "limits", "rates"))
+    if not name.startswith(
+        ("oldest", "state_ms", "behind_ms", "breaker", "limits", "rates", "executions")
+    )
 ]
 
 

@@ -11,6 +11,7 @@ from querator.model import limits
 from querator.model.calls import (
     BrowsedItem,
     DeadOrigin,
+    ExecutionTotals,
     PartitionCounts,
     PeekedPage,
     QueueCounts,
@@ -270,7 +271,7 @@ def test_counts_arrive_field_by_field() -> None:
         name
         for name in PartitionCounts.__struct_fields__
         if name not in ("waits_for", "state_ms", "behind_ms", "breaker", "limits", "rates")
-        and not name.startswith("oldest")
+        and not name.startswith(("oldest", "executions"))
     ]
     values: dict[str, Any] = {name: number for number, name in enumerate(names, start=1)}
     instants: dict[str, Any] = {"oldest_ready_at_ms": 5_000, "oldest_batch_at_ms": 6_000}
@@ -278,6 +279,7 @@ def test_counts_arrive_field_by_field() -> None:
     one = PartitionCounts(
         **values, **instants, oldest_stage_at_ms=7_000, waits_for=(3, 5),
         rates=(ItemRates(1, 2, 3), ItemRates(4, 5, 4 + values["ready"] / 100), ItemRates(7, 8, 9)),
+        executions=ExecutionTotals(1, 2, 3, 4, 5),
     )  # fmt: skip
     zeros: dict[str, Any] = dict.fromkeys(names, 0)
     none = PartitionCounts(**zeros, oldest_ready_at_ms=0, oldest_batch_at_ms=0)
