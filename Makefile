@@ -58,6 +58,10 @@ $(VENV)/.spark: requirements/spark.lock $(VENV)/.dev
 	  || $(PY) -m pip install --quiet --require-hashes -r requirements/spark.lock
 	@touch $@
 
+# For their starts of Spark.
+$(VENV)/spark.jsa: $(VENV)/.spark $(VENV)/.setup
+	$(PY) -m scripts.spark_archive $@
+
 # For the site of docs/, and for the frameworks in its programs.
 $(VENV)/.docs: requirements/docs.lock $(VENV)/.dev
 	$(UV) pip install --quiet --compile-bytecode --python $(PY) --require-hashes -r requirements/docs.lock \
@@ -309,7 +313,7 @@ go-worker: setup ## tests of the worker of durable functions in Go, with many ki
 	$(BIN)/pytest tests/clients/test_durable_worker.py tests/clients/test_durable_takeover.py -n 0 -s $(PYTEST)
 
 .PHONY: spark
-spark: setup $(VENV)/.spark $(VENV)/.demo ## tests/spark: the data source on real PySpark (needs Java 17)
+spark: setup $(VENV)/spark.jsa $(VENV)/.demo ## tests/spark: the data source on real PySpark (needs Java 17)
 	$(BIN)/pytest tests/spark -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 # RUNS under load, with SEED and the seeds after it: make powerloss RUNS=1 SEED=7

@@ -1,6 +1,7 @@
 """Real PySpark, and real nodes in processes of their own."""
 
 import os
+import sys
 
 # Before gRPC is loaded: Spark forks, and gRPC's own handling of forks hangs there.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -20,11 +21,11 @@ import querator.spark.discovery
 from querator import SyncClient
 from querator.spark.pipelines.session import (
     JAVA_LEAST,
-    QUICK_JAVA,
     JavaMissing,
     check_java,
     worker_python,
 )
+from scripts.spark_archive import options
 from tests.integration.process_cluster import ProcessCluster
 from tests.ports import keep_to_part
 
@@ -32,7 +33,7 @@ keep_to_part("spark")
 
 # Also for the commands that tests run: each starts Spark for seconds, and took twice the processor
 # time to compile code that is used once.
-os.environ["SPARK_SUBMIT_OPTS"] = QUICK_JAVA
+os.environ["SPARK_SUBMIT_OPTS"] = options(Path(sys.prefix) / "spark.jsa")
 
 T = TypeVar("T")
 WITHOUT_SESSION = (
