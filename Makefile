@@ -59,7 +59,7 @@ $(VENV)/.spark: requirements/spark.lock $(VENV)/.dev
 	@touch $@
 
 # For their starts of Spark.
-$(VENV)/spark.jsa: $(VENV)/.spark $(VENV)/.setup
+$(VENV)/spark.jsa: $(VENV)/.spark | $(VENV)/.setup
 	$(PY) -m scripts.spark_archive $@
 
 # For the site of docs/, and for the frameworks in its programs.
