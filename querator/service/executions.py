@@ -43,7 +43,14 @@ from querator.model.execution_calls import (
     StartReply,
     WaitExecutionsCall,
 )
-from querator.model.execution_commands import Arrived, Recorded, Rewound, SentItems, Started
+from querator.model.execution_commands import (
+    Arrived,
+    Recorded,
+    RecordProgress,
+    Rewound,
+    SentItems,
+    Started,
+)
 from querator.model.executions import ArriveKind
 from querator.model.ids import (
     GroupId,
@@ -74,6 +81,8 @@ from querator.service.routing.forwarder import (
 from querator.service.routing.router import Router, deadline_after
 from querator.service.validate import check_partition
 
+_NEVER = (1 << 63) - 1
+"""The index of no record."""
 _News = tuple[bool, tuple[str, int]]
 """Whether a lease is lost, or something has arrived; the lease and the item of the activation."""
 
@@ -128,16 +137,38 @@ class ExecutionService:
             _check_neighbour(queue, partition, child.id, field=f"children[{nth}].id")
         command, attachment = call.command, call.attachment
         if call.produced:
-            plan = await plan_follow_ups(
-                self._directory, self._producing, queue, partition, call.produced,
-                field="produced", undone="nothing was recorded",
-            )  # fmt: skip
+            try:
+                plan = await plan_follow_ups(
+                    self._directory, self._producing, queue, partition, call.produced,
+                    field="produced", undone="nothing was recorded",
+                )  # fmt: skip
+            except QueratorError as error:
+                if error.retriable:
+                    raise
+                return await self._recorded_before(queue, partition, call, error)
             sent = SentItems(plan.lengths, plan.targets, plan.specials, plan.slots)
             command = msgspec.structs.replace(command, sent=sent)
             attachment += plan.items
         recorded: Recorded = await self._propose(
             queue, partition, command, attachment, call.timeout_ms
         )
+        return recorded
+
+    async def _recorded_before(
+        self, queue: Queue, partition: int, call: ProgressCall, refusal: QueratorError
+    ) -> Recorded:
+        """The first answer to a Record, if the partition has it: a queue of its items has gone
+        since. Otherwise raises the refusal, or what the partition says.
+        """
+        command = call.command
+        # A Record that has seen what has not come is refused, unless it is a repeat.
+        asked = RecordProgress(
+            command.execution, command.item, command.lease, command.number, seen=_NEVER
+        )
+        try:
+            recorded: Recorded = await self._propose(queue, partition, asked, b"", call.timeout_ms)
+        except QueratorError as error:
+            raise (refusal if error.field == "seen" else error) from error
         return recorded
 
     async def arrive(self, call: ArriveCall) -> Arrived:

@@ -58,6 +58,19 @@ async def test_a_repeat_of_the_record_produces_nothing(make: Make):
     await mail.lease_nothing()
 
 
+async def test_a_repeat_is_answered_when_the_queue_has_gone(make: Make):
+    shop, held = await begun(make)
+    mail = await make()
+    sent = await shop.record(held, produced(), number=1, produced=[items(mail, "one")])
+    await mail.delete()
+    again = await shop.record(held, produced(), number=1, produced=[items(mail, "one")])
+    assert (again.repeated_answer, again.first_index) == (True, sent.first_index)
+    late = shop.record(held, produced(TWO), number=2, produced=[items(mail, "two")])
+    error = await refusal(late)
+    assert error.field == "produced[0].queue"
+    assert kinds(await shop.journal()) == ["STARTED", "PRODUCED"]
+
+
 async def test_a_worker_without_the_lease_produces_nothing(make: Make):
     shop = await executions(make)
     await shop.start()
