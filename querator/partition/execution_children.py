@@ -65,6 +65,7 @@ from querator.partition.executions import (
     drop_parts,
     find_execution,
     load_execution,
+    notify,
     put_execution,
     stored,
 )
@@ -249,6 +250,8 @@ def _discard(context: ApplyContext, number: int, row: ExecutionRow) -> None:
             RecordKind.TERMINATED, at_ms=context.now_ms, payload=b"its parent starts it again"
         )
         append(context, number, row, last)
+        if row.activation:
+            notify(context, number)
         end(context, number, row, ExecutionEvent.TERMINATE)
     RETAINED.delete(context.txn, context.group, row.until_ms, number)
     RETAINED.put(context.txn, context.group, context.now_ms, number, value=DISCARDED)
