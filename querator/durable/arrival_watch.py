@@ -48,7 +48,9 @@ class ArrivalWatch:
         run.asked_from = time.monotonic() + _YOUNG_SECONDS
         at_work = run.at_work
         self._runs[at_work.lease_id, at_work.item] = run
-        self._changed.set()
+        if len(self._runs) == 1:
+            # Behind others, it is asked for after them.
+            self._changed.set()
 
     def remove(self, run: Watched) -> None:
         at_work = run.at_work

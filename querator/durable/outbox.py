@@ -11,6 +11,7 @@ from querator.durable.publishing import Pending, Publishing
 from querator.model.executions import ChildStart, Fold, GoOn, Note, Then, Timer
 from querator.model.limits import (
     FOLLOW_UP_QUEUES_MAX,
+    JOURNAL_BYTES_MAX,
     RECORD_BYTES_MAX,
     RECORD_CHILDREN_MAX,
     RECORD_FOLDS_MAX,
@@ -165,7 +166,10 @@ class RecordOutbox:
         notes = self._take_notes()
         # What follows from records that are left must not be durable before them.
         left = self._notes[0][1].number if self._notes else None
-        folds, made = self._take_folds() if left is None else ([], [])
+        produced = _by_queue(notes)
+        # A request with items has a limit.
+        most = RECORD_BYTES_MAX // 8 if produced else JOURNAL_BYTES_MAX
+        folds, made = self._take_folds(most) if left is None else ([], [])
         pending = list(self.timers.items()) if left is None else []
         published = self._published.take(left)
         timers = [Timer(path, due_ms) for path, due_ms in pending[:RECORD_TIMERS_MAX]]
@@ -189,7 +193,7 @@ class RecordOutbox:
             published=tuple({key: data for (_, key), data in published.items()}.items()),
             children=tuple(each.child for each in starts.values()),
             cancels=tuple(cancels),
-            produced=_by_queue(notes),
+            produced=produced,
             then=then,
         )
         for timer in timers:
@@ -245,12 +249,17 @@ class RecordOutbox:
             event.is_sent = True
         return taken
 
-    def _take_folds(self) -> tuple[list[PendingFold], list[Fold]]:
+    def _take_folds(self, bytes_max: int) -> tuple[list[PendingFold], list[Fold]]:
         taken: list[PendingFold] = []
         made: list[Fold] = []
         kept: list[PendingFold] = []
+        size = 0
         for fold in self.folds:
             if len(made) >= RECORD_FOLDS_MAX or not fold.is_ready:
+                kept.append(fold)
+                continue
+            size += len(fold.payload) + _NOTE_BYTES
+            if made and size > bytes_max:
                 kept.append(fold)
             elif (one := fold.made()) is not None:
                 taken.append(fold)

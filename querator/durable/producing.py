@@ -26,7 +26,7 @@ from querator.durable.paths import Path
 from querator.durable.waits import instant_of
 from querator.model.errors import QueratorError
 from querator.model.ids import check_name
-from querator.model.limits import RECORD_BYTES_MAX, RECORD_ITEMS_MAX
+from querator.model.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_ITEMS_MAX
 
 if TYPE_CHECKING:
     from querator.client.items import AnyItem
@@ -56,8 +56,9 @@ def produce(queue: str, *items: "AnyItem") -> None:
 
     An item is an `Item`, bytes or text. Its `delay` counts from `now()`. Raises TypeError and
     ValueError for what is no item or no name of a queue, or for an item with `keep_result` or
-    `on_duplicate`; ValueTooLarge for more than 1,000 items or 4 MiB in one call. The execution
-    becomes stuck if there is no such queue: make the queue, and retry the execution.
+    `on_duplicate`; ValueTooLarge for more than 1,000 items or 4 MiB in one call, or for a payload
+    of more than 1 MiB. The execution becomes stuck if there is no such queue: make the queue, and
+    retry the execution.
     """
     code = context.any_code_or_raise("produce")
     if not isinstance(queue, str):
@@ -75,9 +76,18 @@ def produce(queue: str, *items: "AnyItem") -> None:
         raise ValueTooLarge(
             f"produce was given items of {encoded.size} bytes, of at most {_BYTES_MAX}"
         )
+    if encoded.size > PAYLOAD_BYTES_MAX:
+        for nth, item in enumerate(whole):
+            if (size := _payload_bytes(item)) > PAYLOAD_BYTES_MAX:
+                raise ValueTooLarge(f"item {nth} has {size} bytes, of at most {PAYLOAD_BYTES_MAX}")
     if items:
         produced = OutgoingItems(queue, whole, b"".join(encoded.pieces))
         code.produce(produced, site_of(sys._getframe(1)))
+
+
+def _payload_bytes(item: Item) -> int:
+    payload = item.payload
+    return len(payload.encode() if isinstance(payload, str) else payload)
 
 
 def _whole(item: "AnyItem", nth: int, now_ms: int) -> Item:

@@ -35,6 +35,23 @@ async def price(number: int = 1) -> int:
     return number
 
 
+@durable
+async def report(number: int) -> str:
+    await price(number)
+    await price(number)
+    return "x" * 900_000
+
+
+@durable
+async def reports() -> None:
+    async with asyncio.TaskGroup() as group:
+        for number in range(9):
+            group.create_task(report(number))
+    await charge()
+    produce("mail", *[b"x" * 1_000_000] * 4)
+    await charge()
+
+
 @durable(name="checkout")
 async def checkout() -> str:
     produce("mail", "begun")
@@ -328,7 +345,8 @@ def test_a_full_journal_makes_it_stuck():
         ("mail", (Item("a", on_duplicate="replace"),), ValueError, "on_duplicate='replace'"),
         ("mail", (Item("a", delay=timedelta(-1)),), ValueError, "must not be negative"),
         ("mail", ("one",) * 1_001, ValueTooLarge, "1001 items, of at most 1000"),
-        ("mail", (b"x" * 3_000_000,) * 2, ValueTooLarge, "of at most 4194304"),
+        ("mail", (b"x" * 1_000_000,) * 5, ValueTooLarge, "of at most 4194304"),
+        ("mail", ("one", "ä" * 600_000), ValueTooLarge, "item 1 has 1200000 bytes, of at most"),
     ],
 )
 async def test_what_it_does_not_take(queue, items, error, text: str):
@@ -376,7 +394,7 @@ def test_a_record_takes_what_fits():
         for number in range(150):
             produce(f"queue-{number}", "x")
         for _ in range(3):
-            produce("mail", b"x" * 3_000_000)
+            produce("mail", *[b"x" * 1_000_000] * 3)
         await price()
 
     partition = MemoryPartition().start(main)
@@ -387,7 +405,26 @@ def test_a_record_takes_what_fits():
             items = [len(one.items) for one in sending.produced]
             sizes.append((sum(items), len(items)))
             assert sum(len(one.encoded) for one in sending.produced) <= 4_200_000
-        assert sizes == [(600, 1), (600, 1), (699, 100), (52, 52), (1, 1), (1, 1)]
-        assert len(partition.produced["mail"]) == 1_803
+        assert sizes == [(600, 1), (600, 1), (699, 100), (54, 52), (3, 1), (3, 1)]
+        assert len(partition.produced["mail"]) == 1_809
+    finally:
+        assert worker.machine.put_away()
+
+
+def test_folds_leave_room_for_items():
+    worker = Worker(MemoryPartition().start(reports), reports)
+    try:
+        folds = []
+        while not worker.machine.is_closed:
+            for effect in worker.begin():
+                worker.finish(effect)
+            sending = worker.send()
+            assert sending is not None
+            payloads = [each.payload for each in sending.notes]
+            payloads += [each.note.payload for each in sending.folds]
+            payloads += [each.encoded for each in sending.produced]
+            assert sum(map(len, payloads)) < 8_000_000
+            folds.append(len(sending.folds))
+        assert sum(folds) == 9
     finally:
         assert worker.machine.put_away()
