@@ -95,6 +95,7 @@ class ExecutionCode:
         """Whether the journal is over half of a limit."""
         self._unpatched: set[str] = set()
         self._turn_event: CodeEvent | None = None
+        self.turns = 0
         self._calls_while_away = 0
         self.catches_all_at = ""
         """Where the code calls again and again, while it should end."""
@@ -141,6 +142,7 @@ class ExecutionCode:
     def turn(self, event: CodeEvent | None) -> None:
         """Runs the code until it waits. `event` is what it was given. Raises TurnTooLong."""
         self._turn_event = event
+        self.turns += 1
         self.loop.run()
         self._turn_event = None
 
@@ -334,7 +336,7 @@ class ExecutionCode:
         line = self.line()
         event = CodeEvent(0)
         event.cause, event.produced = self._turn_event, produced
-        production = Production(line.next(), produced, site, event)
+        production = Production(line.next(), produced, site, event, self.turns)
         if line.scope is not None:
             line.scope.events.append(event)
         if self.is_replaying:

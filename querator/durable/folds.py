@@ -23,12 +23,19 @@ if TYPE_CHECKING:
 class CodeEvent:
     """Something that the code was given: a record of the journal, or one on its way there."""
 
-    __slots__ = ("cause", "index", "is_gone", "is_sent", "is_signal", "number", "produced", "size")
+    __slots__ = (
+        "cause", "index", "is_apart", "is_gone", "is_sent", "is_signal", "number", "produced",
+        "size",
+    )  # fmt: skip
 
     cause: "CodeEvent | None"
     """Of a record that the code has made: the event of the turn in which it did."""
     produced: "OutgoingItems | None"
     """Items that go with the record."""
+    is_apart: bool
+    """Whether the code was given something between the turn in which it made the record, and the
+    record's place: a worker that has run the code again made it there.
+    """
 
     def __init__(
         self, index: int, number: int = 0, size: int = 0, *, is_signal: bool = False
@@ -44,6 +51,7 @@ class CodeEvent:
         self.is_gone = False
         self.cause = None
         self.produced = None
+        self.is_apart = False
 
 
 class Scope:
@@ -110,10 +118,12 @@ class PendingFold:
         )
 
     def made(self) -> Fold | None:
-        """None if the place is gone, or is not behind all that goes."""
+        """None if the place is gone, or is not behind all that goes, or if the call returned before
+        what comes before the place.
+        """
         *others, place = self.events
         indexes = sorted(event.index for event in others if not event.is_gone)
-        if place.is_gone or not indexes or indexes[-1] >= place.index:
+        if place.is_gone or place.is_apart or not indexes or indexes[-1] >= place.index:
             return None
         note = Note(
             kind=self.kind, path=self.path, name=self.name, site=self.site, payload=self.payload

@@ -423,15 +423,17 @@ class ExecutionMachine:
             code.published.clear()
             code.give(operation, note, CodeEvent(record.index, 0, len(note.payload)))
             return
+        if kind == RecordKind.PRODUCED:
+            # It was made within a turn: what that has published since may be nowhere else.
+            self._was_produced(record)
+            return
         if kind >= ARRIVAL:
             if self._end is None:
                 # What comes behind the end is not given to the code: the next run has it.
                 self._seen = max(self._seen, record.index)
         else:
             code.published.clear()
-        if kind == RecordKind.PRODUCED:
-            self._was_produced(record)
-        elif self._end is not None:
+        if self._end is not None:
             self._deliver_behind_end(record)
         elif kind == RecordKind.SIGNAL:
             code.signal(
@@ -499,6 +501,7 @@ class ExecutionMachine:
         del self.code.productions[record.note.path]
         production.event.index = record.index
         production.event.produced = None
+        production.event.is_apart = self.code.turns != production.turn
 
     def _is_early(self, note: Note) -> bool:
         """Whether it is the value of a promise whose token was given away before a rewind: the code
@@ -684,6 +687,7 @@ class ExecutionMachine:
         )  # fmt: skip
         self.code.made += 1
         production.event.number = self.code.made
+        production.event.is_apart = self.code.turns != production.turn
         self._outbox.add_production(note, production.event)
 
     def _retry(self, operation: Operation, error: BaseException, now_ms: int) -> None:

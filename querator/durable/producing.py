@@ -36,15 +36,20 @@ _BYTES_MAX: Final = RECORD_BYTES_MAX // 2
 
 
 class Production:
-    """A call of `produce` by its path. `event` is its record, as the code is given it."""
+    """A call of `produce` by its path. `event` is its record, as the code is given it. `turn` is
+    the number of the turn in which the call was made.
+    """
 
-    __slots__ = ("event", "path", "produced", "site")
+    __slots__ = ("event", "path", "produced", "site", "turn")
 
-    def __init__(self, path: Path, produced: OutgoingItems, site: Site, event: CodeEvent) -> None:
+    def __init__(
+        self, path: Path, produced: OutgoingItems, site: Site, event: CodeEvent, turn: int
+    ) -> None:
         self.path = path
         self.produced = produced
         self.site = site
         self.event = event
+        self.turn = turn
 
     def in_words(self) -> str:
         return f"produce {self.produced.queue}   {place_of(self.site)}"

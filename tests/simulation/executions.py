@@ -13,19 +13,22 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import partial
+from struct import pack
 from typing import Any
 
+from querator.client.items import encode_items
 from querator.durable import Durable
 from querator.durable.arguments import encode_arguments
 from querator.durable.codec import Codec
 from querator.durable.outbox import Sending
-from querator.model.commands import Expire, Refusal
+from querator.model.commands import Expire, MoveDone, Refusal
 from querator.model.errors import ErrorCode
 from querator.model.execution_commands import (
     Arrived,
     FireTimers,
     Recorded,
     RecordProgress,
+    SentItems,
     Started,
     check_record,
 )
@@ -38,20 +41,39 @@ from querator.model.executions import (
     Published,
     RecordKind,
 )
+from querator.model.item_options import FollowTarget
 from querator.model.limits import JOURNAL_INLINE_BYTES_MAX
 from querator.partition import invariants
+from querator.partition.outbox import outbox_batch
+from querator.v1.queue_service_pb2 import FollowUps
 from tests.unit.durable.faulty_runs import FaultyRun, Violation
 from tests.unit.durable.memory_partition import START_MS, LeaseLost, MemoryPartition, Unseen
 from tests.unit.partition.execution_queue import ExecutionQueue, Worker
 from tests.unit.partition.partition_log import PartitionLog
 
 NAME = "order-17"
+QUEUES = {"seen": 901, "parts": 902}
+"""The groups of the queues into which the programs produce."""
 LEASE_MS = 10_000
 _STATES = {
     ExecutionState.RUNNABLE: "runnable",
     ExecutionState.PARKED: "parked",
     ExecutionState.STUCK: "stuck",
 }
+
+
+def _sent(sending: Sending) -> SentItems | None:
+    """The items of a Record, as a node sends them to the only partitions of their queues."""
+    if not sending.produced:
+        return None
+    sizes = [encode_items([item]).size for one in sending.produced for item in one.items]
+    return SentItems(
+        pack(f"<{len(sizes)}I", *sizes),
+        tuple(
+            FollowTarget(one.queue, 0, QUEUES[one.queue], len(one.items))
+            for one in sending.produced
+        ),
+    )
 
 
 class RealPartition(MemoryPartition):
@@ -94,9 +116,11 @@ class RealPartition(MemoryPartition):
             *self._workers[lease], sending.number, sending.seen, sending.notes, sending.folds,
             sending.timers, sending.then,
             published=tuple(Published(key, value) for key, value in sending.published),
+            sent=_sent(sending),
         )  # fmt: skip
         check_record(command)
-        result = self.log.one(command)
+        items = b"".join(one.encoded for one in sending.produced)
+        result = self.log.one(command, items)
         if isinstance(result, Refusal):
             self._look()
             if result.code is ErrorCode.LEASE_LOST:
@@ -106,13 +130,26 @@ class RealPartition(MemoryPartition):
         assert isinstance(result, Recorded)
         if self._chance.random() < 0.2:
             self.repeats += 1
-            again = self.log.one(command)
+            again = self.log.one(command, items)
             assert isinstance(again, Recorded), again
             assert (again.repeated, again.first_index) == (True, result.first_index)
         self._set_timers(sending)
         self.folded += sum(count for fold in sending.folds for _, count in fold.removed)
+        for queue, group in QUEUES.items():
+            self._carry(queue, group)
         self._look()
         return result.first_index
+
+    def _carry(self, queue: str, group: int) -> None:
+        """Brings items from the outbox to their queue."""
+        while True:
+            with self.log.environment.snapshot() as txn:
+                batch = outbox_batch(txn, self.log.group, group)
+            if batch is None:
+                return
+            items = FollowUps.FromString(batch.attachment).items
+            self.produced.setdefault(queue, []).extend(one.payload.decode() for one in items)
+            self.log.one(MoveDone(group, batch.first_move + len(items) - 1))
 
     def arrive(self, note: Note) -> JournalRecord:
         """Signals, resolutions and cancellations, as clients send them."""

@@ -777,7 +777,7 @@ def produces_again_in_replays() -> Any:
         event = CodeEvent(0)
         event.produced = production.produced
         self.code.productions[production.path] = Production(
-            production.path, production.produced, production.site, event
+            production.path, production.produced, production.site, event, production.turn
         )
 
     return replaced(ExecutionMachine, "_was_produced", again)

@@ -13,7 +13,9 @@ from querator.durable import (
     call,
     durable,
     now,
+    outbox,
     produce,
+    publish,
     receive,
     sleep,
     step,
@@ -428,3 +430,26 @@ def test_folds_leave_room_for_items():
         assert sum(folds) == 9
     finally:
         assert worker.machine.put_away()
+
+
+def test_what_was_published_behind_a_call_that_the_journal_has_is_published(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The worker died when the record of the first call was in the journal, alone."""
+    monkeypatch.setattr(outbox, "RECORD_NOTES_MAX", 1)
+
+    @durable
+    async def main() -> None:
+        produce("mail", "one")
+        publish("state", 1)
+        produce("mail", "two")
+        publish("state", 2)
+
+    partition = MemoryPartition().start(main)
+    first = Worker(partition, main)
+    first.send()
+    assert partition.published == {"state": b"1"}
+    assert first.machine.put_away()
+    run_straight(main, partition=partition)
+    assert partition.published == {"state": b"2"}
+    assert partition.produced["mail"] == ["one", "two"]
