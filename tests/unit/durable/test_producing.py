@@ -440,6 +440,7 @@ def test_what_was_published_behind_a_call_that_the_journal_has_is_published(
 
     @durable
     async def main() -> None:
+        await receive("word")
         produce("mail", "one")
         publish("state", 1)
         produce("mail", "two")
@@ -447,6 +448,8 @@ def test_what_was_published_behind_a_call_that_the_journal_has_is_published(
 
     partition = MemoryPartition().start(main)
     first = Worker(partition, main)
+    partition.signal("word", b'"now"')
+    first.hear()
     first.send()
     assert partition.published == {"state": b"1"}
     assert first.machine.put_away()
