@@ -11,7 +11,6 @@ from querator.durable.publishing import Pending, Publishing
 from querator.model.executions import ChildStart, Fold, GoOn, Note, Then, Timer
 from querator.model.limits import (
     FOLLOW_UP_QUEUES_MAX,
-    JOURNAL_BYTES_MAX,
     RECORD_BYTES_MAX,
     RECORD_CHILDREN_MAX,
     RECORD_FOLDS_MAX,
@@ -22,6 +21,8 @@ from querator.model.limits import (
 
 _NOTE_BYTES = 256
 """Of a note, beside its payload: the most that its name, site and path usually have."""
+_WITH_FOLDS_BYTES = RECORD_BYTES_MAX * 5 // 8
+"""Of notes, items and folds: the rest is for children, or the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +168,7 @@ class RecordOutbox:
         # What follows from records that are left must not be durable before them.
         left = self._notes[0][1].number if self._notes else None
         produced = _by_queue(notes)
-        # A request with items has a limit.
-        most = RECORD_BYTES_MAX // 8 if produced else JOURNAL_BYTES_MAX
-        folds, made = self._take_folds(most) if left is None else ([], [])
+        folds, made = self._take_folds(_size(notes)) if left is None else ([], [])
         pending = list(self.timers.items()) if left is None else []
         published = self._published.take(left)
         timers = [Timer(path, due_ms) for path, due_ms in pending[:RECORD_TIMERS_MAX]]
@@ -249,17 +248,16 @@ class RecordOutbox:
             event.is_sent = True
         return taken
 
-    def _take_folds(self, bytes_max: int) -> tuple[list[PendingFold], list[Fold]]:
+    def _take_folds(self, size: int) -> tuple[list[PendingFold], list[Fold]]:
         taken: list[PendingFold] = []
         made: list[Fold] = []
         kept: list[PendingFold] = []
-        size = 0
         for fold in self.folds:
             if len(made) >= RECORD_FOLDS_MAX or not fold.is_ready:
                 kept.append(fold)
                 continue
             size += len(fold.payload) + _NOTE_BYTES
-            if made and size > bytes_max:
+            if made and size > _WITH_FOLDS_BYTES:
                 kept.append(fold)
             elif (one := fold.made()) is not None:
                 taken.append(fold)
@@ -312,6 +310,16 @@ class RecordOutbox:
         if flight is None or flight.sending.number != number:
             raise ValueError(f"Record {number} is not in flight")
         return flight
+
+
+def _size(notes: list[tuple[Note, CodeEvent]]) -> int:
+    """Bytes of these notes, and of the items that go with them."""
+    size = 0
+    for note, event in notes:
+        size += len(note.payload) + _NOTE_BYTES
+        if event.produced is not None:
+            size += len(event.produced.encoded)
+    return size
 
 
 def _by_queue(notes: list[tuple[Note, CodeEvent]]) -> tuple[OutgoingItems, ...]:
