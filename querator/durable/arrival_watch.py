@@ -22,6 +22,8 @@ _YOUNG_SECONDS: Final = 0.5
 _WAIT_SECONDS: Final = 5.0
 _TURN_SECONDS: Final = 1.0
 """How long a question waits when there are more runs than it may name."""
+_PAUSE_SECONDS: Final = 0.0002
+"""Of each run of a question that found something, before the next one: the leader looks at all."""
 
 
 class Watched(Protocol):
@@ -86,6 +88,8 @@ class ArrivalWatch:
             backoff.reset()
             self._tell(arrived, is_lost=False)
             self._tell(lost, is_lost=True)
+            if arrived or lost:
+                await asyncio.sleep(len(known) * _PAUSE_SECONDS)
 
     def _to_the_end(self, asked: Iterable[Watched]) -> None:
         """The others have their turn first."""

@@ -160,3 +160,19 @@ async def test_what_has_arrived_and_is_not_read_is_not_asked_for_without_a_pause
         await run.was_told.wait()
         await asyncio.sleep(0.05)
         assert calls.asked.empty()
+
+
+async def test_a_question_about_many_runs_that_found_something_is_followed_by_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(arrival_watch, "_PAUSE_SECONDS", 1_800.0)
+    calls = Calls()
+    async with watching(calls) as watch:
+        one, other = Run(1), Run(2)
+        watch.add(one)
+        watch.add(other)
+        assert await calls.asked.get() == [1, 2]
+        calls.answers.put_nowait(([("lease", 1)], []))
+        await one.was_told.wait()
+        await asyncio.sleep(0.05)
+        assert calls.asked.empty()
