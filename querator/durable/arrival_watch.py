@@ -20,6 +20,7 @@ from querator.model.limits import EXECUTION_WAIT_IDS_MAX
 _YOUNG_SECONDS: Final = 0.5
 """Runs that have begun, or heard something, within this time are not asked for."""
 _WAIT_SECONDS: Final = 5.0
+_UNREAD_SECONDS: Final = 30.0
 _TURN_SECONDS: Final = 1.0
 """How long a question waits when there are more runs than it may name."""
 _PAUSE_SECONDS: Final = 0.0002
@@ -44,6 +45,8 @@ class ArrivalWatch:
         self._calls = calls
         self._queue = queue
         self._runs: dict[tuple[str, int], Watched] = {}
+        self._unread: dict[tuple[str, int], tuple[int, float]] = {}
+        """What runs knew when they heard something, and how long they were not asked for then."""
         self._changed = asyncio.Event()
 
     def add(self, run: Watched) -> None:
@@ -57,6 +60,7 @@ class ArrivalWatch:
     def remove(self, run: Watched) -> None:
         at_work = run.at_work
         self._runs.pop((at_work.lease_id, at_work.item), None)
+        self._unread.pop((at_work.lease_id, at_work.item), None)
 
     async def watch(self) -> None:
         backoff = Backoff()
@@ -111,6 +115,10 @@ class ArrivalWatch:
         for one in named:
             run = self._runs.get(one)
             if run is not None:
-                # It reads the journal first.
-                run.asked_from = time.monotonic() + _YOUNG_SECONDS
+                # It reads the journal first. One that cannot read it is asked for less and less.
+                known = run.at_work.known
+                before, pause = self._unread.get(one, (-1, 0.0))
+                pause = min(2 * pause, _UNREAD_SECONDS) if before == known else _YOUNG_SECONDS
+                self._unread[one] = known, pause
+                run.asked_from = time.monotonic() + pause
                 run.heard_of(is_lost=is_lost)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from querator.client.errors import RequestError
 from querator.client.values import Item
 from querator.durable import context
 from querator.durable.errors import ValueTooLarge
@@ -76,7 +77,10 @@ def produce(queue: str, *items: "AnyItem") -> None:
         raise ValueTooLarge(f"produce was given {len(items)} items, of at most {RECORD_ITEMS_MAX}")
     whole = tuple(_whole(item, nth, code.loop.now_ms) for nth, item in enumerate(items))
     # Loaded when it is needed: it loads Protocol Buffers, and most functions produce nothing.
-    encoded = import_module("querator.client.items").encode_items(whole)
+    try:
+        encoded = import_module("querator.client.items").encode_items(whole)
+    except RequestError as error:
+        raise ValueError(str(error)) from None
     if encoded.size > _BYTES_MAX:
         raise ValueTooLarge(
             f"produce was given items of {encoded.size} bytes, of at most {_BYTES_MAX}"

@@ -95,7 +95,7 @@ RESULT_WAITS_MAX = 16_384  # Calls that wait for results of items.
 # Questions that wait at the leaders of partitions; a call has one for each partition of its items.
 RESULT_QUESTIONS_MAX = 65_536
 EXECUTION_WAITS_MAX = 16_384  # Calls that wait for executions.
-EXECUTIONS_AWAITED_MAX = 262_144  # Of all questions that wait at the leaders on a node.
+EXECUTIONS_AWAITED_MAX = 262_144  # Of all questions of clients and workers at a node's leaders.
 EXECUTIONS_AWAITED_QUEUE_MAX = 131_072  # Of these, of one queue: others have room, too.
 EVENT_CALLS_MAX = 16_384  # Calls of followers that wait for events; each is of one partition.
 EVENT_QUESTIONS_MAX = 65_536  # Questions that wait at the leaders of partitions.

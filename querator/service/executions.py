@@ -271,9 +271,15 @@ class ExecutionService:
         """
         loop = asyncio.get_running_loop()
         queue = await self._queue(call.namespace, call.queue)
-        for group, partition in call.known:
-            if partition >= len(queue.groups) or queue.groups[partition] != group:
-                raise _of_no_partition(queue, format_lease_id(group, partition, LeaseNumber(1)))
+        gone = [
+            _held(*place, one)
+            for place, known in call.known.items()
+            if place[1] >= len(queue.groups) or queue.groups[place[1]] != place[0]
+            for one in known
+        ]
+        if gone:
+            # The queue was deleted, and made again.
+            return News((), tuple(gone))
         until = loop.time() + call.wait_ms / 1000
         with self._waits.held():
             while True:
@@ -296,9 +302,7 @@ class ExecutionService:
         wait_ms: int,
     ) -> Sequence[_News]:
         page: NewsPage = await self._router.read(group, NewsQuery(group, known, wait_ms))
-        held = [
-            (format_lease_id(group, partition, LeaseNumber(one.lease)), one.item) for one in known
-        ]
+        held = [_held(group, partition, one) for one in known]
         return [
             *((False, held[place]) for place in page.arrived),
             *((True, held[place]) for place in page.lost),
@@ -449,6 +453,11 @@ def _not_found(execution_id: str) -> QueratorError:
         field="id",
         value=execution_id,
     )
+
+
+def _held(group: GroupId, partition: PartitionNumber, one: KnownJournal) -> tuple[str, int]:
+    """The lease and the item of an activation."""
+    return format_lease_id(group, partition, LeaseNumber(one.lease)), one.item
 
 
 def _of_no_partition(queue: Queue, lease_id: str) -> QueratorError:

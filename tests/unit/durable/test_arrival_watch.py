@@ -176,3 +176,19 @@ async def test_a_question_about_many_runs_that_found_something_is_followed_by_a_
         await one.was_told.wait()
         await asyncio.sleep(0.05)
         assert calls.asked.empty()
+
+
+async def test_a_run_that_cannot_read_its_journal_is_asked_for_less_and_less():
+    calls = Calls()
+    async with watching(calls) as watch:
+        run = Run(1)
+        watch.add(run)
+        pauses = []
+        for known in (0, 0, 0, 1):
+            run.known = known
+            assert await calls.asked.get() == [1]
+            run.was_told.clear()
+            calls.answers.put_nowait(([("lease", 1)], []))
+            await run.was_told.wait()
+            pauses.append(watch._unread["lease", 1][1])
+        assert pauses == [0.01, 0.02, 0.04, 0.01]

@@ -347,6 +347,7 @@ def test_a_full_journal_makes_it_stuck():
         ("mail", (Item("a", keep_result=timedelta(1)),), ValueError, "keep_result"),
         ("mail", (Item("a", on_duplicate="replace"),), ValueError, "on_duplicate='replace'"),
         ("mail", (Item("a", delay=timedelta(-1)),), ValueError, "must not be negative"),
+        ("mail", (Item("a", delay=timedelta(days=40_000)),), ValueError, "enqueue_at"),
         ("mail", ("one",) * 1_001, ValueTooLarge, "1001 items, of at most 1000"),
         ("mail", (b"x" * 1_000_000,) * 5, ValueTooLarge, "of at most 4194304"),
         ("mail", ("one", "ä" * 600_000), ValueTooLarge, "item 1 has 1200000 bytes, of at most"),
