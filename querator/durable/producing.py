@@ -27,11 +27,17 @@ from querator.durable.paths import Path
 from querator.durable.waits import instant_of
 from querator.model.errors import QueratorError
 from querator.model.ids import check_name
-from querator.model.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_ITEMS_MAX
+from querator.model.limits import (
+    PAYLOAD_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    RECORD_ITEMS_MAX,
+    SCHEDULE_AHEAD_MS_MAX,
+)
 
 if TYPE_CHECKING:
     from querator.client.items import AnyItem
 
+_AHEAD_MAX: Final = timedelta(milliseconds=SCHEDULE_AHEAD_MS_MAX)
 _BYTES_MAX: Final = RECORD_BYTES_MAX // 2
 """Of one call: a Record also has what the code has seen."""
 
@@ -111,8 +117,19 @@ def _whole(item: "AnyItem", nth: int, now_ms: int) -> Item:
                 f"item {nth} has {field}={getattr(item, field)!r}: that is not possible for an "
                 "item that an execution produces"
             )
-    if item.delay is None or item.enqueue_at is not None:
-        return item
-    if item.delay < timedelta(0):
-        raise ValueError(f"item {nth} has delay={item.delay!r}; it must not be negative")
-    return msgspec.structs.replace(item, delay=None, enqueue_at=instant_of(now_ms) + item.delay)
+    now = instant_of(now_ms)
+    if item.enqueue_at is not None:
+        if item.enqueue_at.tzinfo is not None:
+            _check_ahead(f"enqueue_at of item {nth}", item.enqueue_at - now)
+    elif item.delay is not None:
+        if item.delay < timedelta(0):
+            raise ValueError(f"item {nth} has delay={item.delay!r}; it must not be negative")
+        _check_ahead(f"delay of item {nth}", item.delay)
+        item = msgspec.structs.replace(item, delay=None, enqueue_at=now + item.delay)
+    return item
+
+
+def _check_ahead(name: str, ahead: timedelta) -> None:
+    """Raises ValueError for a time that no queue keeps."""
+    if ahead > _AHEAD_MAX:
+        raise ValueError(f"the {name} is {ahead} ahead; at most {_AHEAD_MAX}")

@@ -1,7 +1,7 @@
 """`produce`: items that leave the worker with the record that says so."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -25,6 +25,8 @@ from querator.durable.outbox import Sending
 from querator.local import Harness
 from querator.model.executions import Close, GiveBack, RecordKind
 from tests.unit.durable.memory_partition import MemoryPartition, Worker, replay, run_straight
+
+LATE = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 @step
@@ -347,7 +349,8 @@ def test_a_full_journal_makes_it_stuck():
         ("mail", (Item("a", keep_result=timedelta(1)),), ValueError, "keep_result"),
         ("mail", (Item("a", on_duplicate="replace"),), ValueError, "on_duplicate='replace'"),
         ("mail", (Item("a", delay=timedelta(-1)),), ValueError, "must not be negative"),
-        ("mail", (Item("a", delay=timedelta(days=40_000)),), ValueError, "enqueue_at"),
+        ("mail", (Item("a", delay=timedelta(days=4_000)),), ValueError, "delay of item 0 is 4000"),
+        ("mail", ("a", Item("b", enqueue_at=LATE)), ValueError, "enqueue_at of item 1 is"),
         ("mail", ("one",) * 1_001, ValueTooLarge, "1001 items, of at most 1000"),
         ("mail", (b"x" * 1_000_000,) * 5, ValueTooLarge, "of at most 4194304"),
         ("mail", ("one", "ä" * 600_000), ValueTooLarge, "item 1 has 1200000 bytes, of at most"),
