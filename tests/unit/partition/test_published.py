@@ -68,7 +68,8 @@ def test_the_effects_name_what_has_published_or_ended(queue: ExecutionQueue):
     assert (effects.notices, effects.published_ids, effects.ended_ids) == (3, ("b",), ("b",))
     queue.arrive(ArriveKind.TERMINATE)
     effects = queue.log.applied.effects
-    assert (effects.notices, effects.published_ids, effects.ended_ids) == (4, (), ("a",))
+    assert (effects.notices, effects.published_ids, effects.ended_ids) == (5, (), ("a",))
+    assert effects.arrived_numbers == (a.execution,), "its worker hears that the lease is lost"
 
 
 def test_values_go_with_each_end_of_a_record(queue: ExecutionQueue):
