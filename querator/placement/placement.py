@@ -519,7 +519,7 @@ class Placement:
         pause_s = AGAIN_AFTER_S_MIN
         try:
             while (step := self._step_for(queue_id)) is not None:
-                moved = self._moved
+                moved, known = self._moved, self.map.get(queue_id)
                 try:
                     async with self._slots:
                         await self._take_step(step, queue_id)
@@ -532,7 +532,8 @@ class Placement:
                         error=str(error),
                         pause_s=pause_s,
                     )
-                    await self._rest(queue_id, max(pause_s, (error.retry_delay_ms or 0) / 1000))
+                    pause_ms = max(1000 * pause_s, error.retry_delay_ms or 0)
+                    await self._rest(queue_id, known, pause_ms / 1000)
                     pause_s = min(pause_s * 2, AGAIN_AFTER_S_MAX)
                     continue
                 self._failed.pop(queue_id, None)
@@ -548,9 +549,10 @@ class Placement:
             self._failed.pop(queue_id, None)
             del self._settling[queue_id]
 
-    async def _rest(self, queue_id: QueueId, pause_s: float) -> None:
-        """Returns when the time is over, or the map has changed for the queue."""
-        known = self.map.get(queue_id)
+    async def _rest(self, queue_id: QueueId, known: Queue | None, pause_s: float) -> None:
+        """Returns when the time is over, or the queue is not as it was `known` when the step began:
+        it may have changed while the step waited for partitions.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 while self._step_for(queue_id) is not None and self.map.get(queue_id) == known:
