@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 from querator.model.commands import Refusal
 from querator.model.errors import ErrorCode
-from querator.model.execution_commands import RecordProgress, SentItems
+from querator.model.execution_commands import RecordProgress
 from querator.model.limits import EXECUTION_ITEMS_WAITING_MAX
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
 from querator.partition.executions import place_activations
-from querator.partition.follow_ups import send_away
+from querator.partition.follow_ups import send_block
 from querator.partition.produce import place_block
 
 
@@ -66,23 +66,5 @@ def send_items(
             start=start,
             away=masks.full(count),
         )
-        _send(context, sent, first_seq, start, count)
+        send_block(context, sent, first_seq, start, count)
         start += count
-
-
-def _send(context: ApplyContext, sent: SentItems, first_seq: int, start: int, count: int) -> None:
-    """Puts the `count` items of one block, from `start` on, into the outbox to their targets."""
-    begin = 0
-    for target in sent.targets:
-        first, stop = max(begin, start), min(begin + target.count, start + count)
-        begin += target.count
-        if first < stop:
-            send_away(
-                context,
-                target,
-                first_seq=first_seq,
-                ordinals=range(first, stop),
-                specials=[one for one in sent.specials if first <= one.ordinal < stop],
-                slots=sent.slots,
-                start=start,
-            )

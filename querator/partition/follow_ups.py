@@ -41,6 +41,7 @@ from querator.model.commands import (
     SettleResult,
 )
 from querator.model.errors import ErrorCode
+from querator.model.execution_commands import SentItems
 from querator.model.item_options import FollowUpFields, ItemSpecial
 from querator.partition import held_keys, masks
 from querator.partition.apply_context import ApplyContext
@@ -227,7 +228,7 @@ def _store(
                 start=start,
                 away=mask & ~(judged.here >> start),
             )
-            _send(context, command, first_seq, start, count)
+            send_block(context, command, first_seq, start, count)
         else:
             attachments.drop(
                 context.txn, context.group, context.index, part, log_first=context.log_first
@@ -235,8 +236,12 @@ def _store(
         start += count
 
 
-def _send(context: ApplyContext, command: Follow, first_seq: int, start: int, count: int) -> None:
-    """Puts those of the `count` follow-ups from `start` on into the outbox that go elsewhere."""
+def send_block(
+    context: ApplyContext, command: Follow | SentItems, first_seq: int, start: int, count: int
+) -> None:
+    """Puts those of the `count` items of a block, from `start` on, into the outbox that go
+    elsewhere.
+    """
     begin = 0
     for target in command.targets:
         first, stop = max(begin, start), min(begin + target.count, start + count)
